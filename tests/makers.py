@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowvec import SparseVectors
+from flowvec.bundle.bundle import record_file
 
 __all__ = [
     "WORDS",
@@ -20,6 +22,7 @@ __all__ = [
     "unit",
     "unit_vectors",
     "vectors",
+    "with_added_token",
     "write_jsonl",
 ]
 
@@ -69,3 +72,19 @@ def sparse_of(rows: Sequence[Mapping[int, float]], dim: int) -> SparseVectors:
         np.array([weight for _, weight in pairs], np.float32),
         dim,
     )
+
+
+def with_added_token(bundle: Path, folder: Path, token: str) -> Path:
+    """A copy of a bundle whose tokenizer has one more token, and its table no row for it."""
+    shutil.copytree(bundle, folder)
+    file = folder / "tokenizer.json"
+    raw = json.loads(file.read_text(encoding="utf-8"))
+    used = [*raw["model"]["vocab"].values(), *(each["id"] for each in raw["added_tokens"])]
+    added = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    raw["added_tokens"].append({"id": max(used) + 1, "content": token, **added})
+    file.write_text(json.dumps(raw), encoding="utf-8")
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    record = record_file(file)
+    manifest["files"][file.name] = {"bytes": record.bytes, "sha256": record.sha256}
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return folder

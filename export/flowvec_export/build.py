@@ -57,7 +57,7 @@ from flowvec_export.sources.cross_encoder import PairSource
 from flowvec_export.sources.late_interaction import MultiVectorSource
 from flowvec_export.sources.load import AnySource, read_any_source
 from flowvec_export.sources.sparse import SparseSource
-from flowvec_export.staged_bundle import opset_of, with_file, with_references
+from flowvec_export.staged_bundle import computable, opset_of, with_file, with_references
 from flowvec_export.staging import check_target, staged_directory
 from flowvec_export.sts import StsTask
 from flowvec_export.trust import Trust
@@ -303,7 +303,7 @@ def export(
         bundle = with_references(bundle)
         tell(f"comparing with {draft.computed_by}")
         figures = _compare(bundle, draft, origin.vocabulary)
-        texts = calibration_texts() if calibration is None else calibration
+        texts = computable(bundle, calibration_texts() if calibration is None else calibration)
         if texts:
             tell("measuring the range of each dimension")
             bundle = _with_ranges(bundle, texts)

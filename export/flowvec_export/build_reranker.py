@@ -17,7 +17,7 @@ from flowvec_export.assembly.parity import measure_pairs
 from flowvec_export.assembly.token_parity import require_own_tokens
 from flowvec_export.graph.proto import write_onnx
 from flowvec_export.sources.cross_encoder import PairSource
-from flowvec_export.staged_bundle import opset_of, with_file, with_references
+from flowvec_export.staged_bundle import computable, opset_of, with_file, with_references
 from flowvec_export.staging import staged_directory
 from flowvec_export.variants.ranges import calibration_texts
 from flowvec_export.variants.ranking import add_reranker_variant, calibration_rankings
@@ -75,9 +75,8 @@ def build_reranker(
         figures = _compare(bundle, draft, source.vocabulary)
         proved_on: dict[str, str] = {}
         if variants:
-            rankings = calibration_rankings(
-                calibration_texts() if calibration is None else calibration
-            )
+            texts = calibration_texts() if calibration is None else calibration
+            rankings = calibration_rankings(computable(bundle, texts))
         for kind in variants:
             say(f"making the {kind} variant")
             figures |= add_reranker_variant(bundle, draft.proto, kind, rankings)

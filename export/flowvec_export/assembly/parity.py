@@ -130,6 +130,7 @@ def _measure(
 ) -> tuple[Parity, Parity]:
     rng = np.random.default_rng(seed)
     pad_id = encoder.bundle.manifest.pad_id
+    vocabulary = min(vocabulary, encoder._token_rows)
     ours, alone, theirs = [], [], []
     for rows, longest in _BATCHES:
         longest = min(longest, encoder.max_length)
@@ -188,6 +189,7 @@ def measure_pairs(
     rng = np.random.default_rng(seed)
     manifest = reranker.bundle.manifest
     has_types = TOKEN_TYPES in manifest.inputs
+    vocabulary = min(vocabulary, reranker._token_rows)
     ours, alone, theirs = [], [], []
     for rows, longest in _BATCHES:
         longest = min(longest, reranker.max_length)

@@ -126,6 +126,7 @@ def export(
     require_packages(f"flowvec export {source}", source)
     from flowvec_export.build import export as build
     from flowvec_export.fitting.corpus import read_corpus
+    from flowvec_export.staged_bundle import tokens_without_row
     from flowvec_export.sts import read_sts
 
     if sts is not None and variants is None:
@@ -165,6 +166,7 @@ def export(
                 "transform": manifest.transform,
                 "normalised": manifest.normalised,
                 "parity": manifest.parity,
+                "tokens_without_row": list(tokens_without_row(bundle).values()),
                 "fingerprint": bundle.fingerprint,
             }
         )

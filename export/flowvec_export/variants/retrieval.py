@@ -24,7 +24,7 @@ from flowvec.machine import available_cores
 from flowvec.multi_vector.rows import TokenJob
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenizer
-from flowvec_export.staged_bundle import with_file
+from flowvec_export.staged_bundle import computable, with_file
 from flowvec_export.variants.int8 import quantize_graph
 from flowvec_export.variants.ranges import calibration_texts
 from flowvec_export.variants.ranking import (
@@ -105,7 +105,7 @@ def with_retrieval_variants(
     figures: dict[str, float] = {}
     for kind in kinds:
         say(f"making the {kind} variant")
-        texts = calibration_texts() if calibration is None else calibration
+        texts = computable(bundle, calibration_texts() if calibration is None else calibration)
         figures |= add_retrieval_variant(bundle, proto, kind, texts)
         bundle = with_file(bundle, VARIANTS[kind])
         proved_on = bundle.manifest.proved_on | {kind: describe_processor()}

@@ -26,7 +26,7 @@ from flowvec.texts.window import Window
 __all__ = ["CODES", "Choice", "KnownTexts"]
 
 # Codes of dead letters that depend on the text alone, by their number in a texts file.
-CODES = ("", "too_long", "non_finite")
+CODES = ("", "too_long", "non_finite", "no_row")
 _CARRIED = -1  # the row of texts whose vectors an earlier job has
 _CACHE_KB = 16_384  # of memory that SQLite takes for each file
 

@@ -378,6 +378,7 @@ class Work:
         if self._options.truncation == "error":
             bad |= dict.fromkeys(encoded.truncated, "too_long")
         bad |= dict.fromkeys(encoded.non_finite, "non_finite")
+        bad |= dict.fromkeys(encoded.no_row, "no_row")
         if self._known is not None and index.choice is not None:
             return self._known.resolve(index.choice, encoded.vectors, bad)
         if index.texts is None:
@@ -395,6 +396,7 @@ class Work:
         reasons = {
             "too_long": f"the text has more than {self._encoder.max_length} tokens",
             "non_finite": "the model gave NaN or infinity",
+            "no_row": "the text has a token for which the model's embedding table has no row",
         }
         ids = window.ids(self._options.fields)
         numbers: set[int] = set()  # of dead rows; one whose chunk is bad is not written at all

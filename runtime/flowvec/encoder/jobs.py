@@ -24,6 +24,7 @@ __all__ = [
     "Job",
     "Rows",
     "Tally",
+    "no_row",
     "too_long",
 ]
 
@@ -193,7 +194,8 @@ class Job(Protocol):
 
     @property
     def refuse_non_finite(self) -> bool:
-        """Raise if the model gives NaN or infinity, instead of listing the items."""
+        """Raise for an item that the model cannot compute, instead of listing such items: it gives
+        NaN or infinity, or has no row for a token."""
 
     @property
     def shared_out(self) -> bool:
@@ -206,11 +208,20 @@ class Job(Protocol):
         """Where the graph's output for tokenized items goes, `dim` numbers for each."""
 
 
-def too_long(item: int, most_tokens: int) -> InputValueError:
+def too_long(item: int, most_tokens: int, most_characters: int | None) -> InputValueError:
     """The error of a job that refuses long items, about the item of this number."""
+    characters = "" if most_characters is None else f" or {most_characters} characters"
     return InputValueError(
-        f"item {item} has more than {most_tokens} tokens, and ",
+        f"item {item} has more than {most_tokens} tokens{characters}, and ",
         Spelled("truncation is 'error'", "longer ones are refused"),
+    )
+
+
+def no_row(item: int, token: str) -> InputValueError:
+    """The error about the item of this number, which has a token that the model has no row for."""
+    return InputValueError(
+        f"item {item} has the token {token}, for which the model's embedding table has no row: "
+        "leave the token out, or resize the table, train it and export the model again"
     )
 
 
@@ -229,7 +240,8 @@ class EncodeJob:
         max_batch_tokens: most padded tokens in a batch.
         refuse_long: raise for a text above max_length instead of cutting it.
         refuse_empty: raise for an empty text, as the caller of the pipeline does.
-        refuse_non_finite: raise if the model gives NaN or infinity, instead of listing the texts.
+        refuse_non_finite: raise for a text that the model cannot compute, because it gives NaN or
+            infinity or has no row for a token, instead of listing such texts.
         shared_out: use a smaller batch if that keeps all streams busy; False for a caller who gave
             max_batch_tokens.
         most_tokens: most tokens of a text, if it is not the model's.
@@ -268,6 +280,7 @@ class Encoded:
         truncated: indices of the texts that were cut at max_length.
         replaced: indices of the texts in which lone surrogates became U+FFFD.
         non_finite: indices of the texts for which the model gave NaN or infinity.
+        no_row: indices of the texts with a token for which the model's embedding table has no row.
         tokens: tokens of all texts after truncation, special tokens included.
         padded: tokens that were computed, padding included.
     """
@@ -276,5 +289,6 @@ class Encoded:
     truncated: Sequence[int]
     replaced: Sequence[int]
     non_finite: Sequence[int]
+    no_row: Sequence[int]
     tokens: int
     padded: int

@@ -16,7 +16,7 @@ from flowvec.bundle.bundle import Bundle, require_kind
 from flowvec.bundle.exported import open_bundle
 from flowvec.bundle.manifest import RANGES, FileRecord, Kind
 from flowvec.encoder.batching import Batch, check_batches
-from flowvec.encoder.jobs import EncodeStatistics
+from flowvec.encoder.jobs import EncodeStatistics, no_row
 from flowvec.encoder.loading import EngineRequest
 from flowvec.encoder.pipeline import Pipeline, refuse_non_finite
 from flowvec.encoder.postprocess import non_finite_rows
@@ -324,19 +324,40 @@ class LoadedModel:
             The graph's output, float32 (len(ids), dim), in the order of `ids`.
 
         Raises:
-            InputTypeError, InputValueError: ids are not whole numbers from 0 to 2**31 - 1, or the
-                batches do not hold each text once, or one is too short for its texts.
+            InputTypeError, InputValueError: ids are not whole numbers, the model's embedding table
+                has no row for one, or the batches do not hold each text once, or one is too short
+                for its texts.
             NonFiniteError: the model gave NaN or infinity.
         """
-        if isinstance(ids, Tokenized):
-            ids = ids.token_ids
-        elif not isinstance(ids, TokenIds):
-            ids = TokenIds.from_rows(ids)
-        check_batches(batches, ids.lengths)
+        ids = self._checked_ids(ids, batches)
         out = np.empty((len(ids), self.dim), dtype=np.float32)
         self._pipeline.run(ids, batches, out, alone=alone)
         refuse_non_finite(non_finite_rows(out).tolist())
         return out
+
+    def _checked_ids(self, ids: object, batches: Sequence[Batch]) -> TokenIds:
+        """The ids that a caller of `run` gives.
+
+        Raises:
+            InputTypeError, InputValueError: as `run`.
+        """
+        if isinstance(ids, Tokenized):
+            ids = ids.token_ids
+        elif not isinstance(ids, TokenIds):
+            ids = TokenIds.from_rows(cast(Any, ids))
+        check_batches(batches, ids.lengths)
+        for item, token in self._without_row(ids).items():
+            raise no_row(item, token)
+        return ids
+
+    @property
+    def _token_rows(self) -> int:
+        """How many token ids the model knows."""
+        return self._pipeline.token_rows
+
+    def _without_row(self, ids: TokenIds) -> dict[int, str]:
+        """Items with a token that the model has no row for, and the token."""
+        return self._pipeline.without_row(ids)
 
     def _run_batch(self, ids: TokenIds, batch: Batch, *, alone: bool) -> Floats:
         """The graph's output for a batch of all texts of `ids` in their order, on this thread.

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle, verify_files
+from flowvec.bundle.manifest import INPUTS
+from flowvec.bundle.onnx_file import rows_read_by
 from flowvec.encoder.batching import (
     ENOUGH_ON_GPU,
     MOST_ROWS_ON_GPU,
@@ -32,7 +34,16 @@ from flowvec.encoder.batching import (
     padded_tokens,
     plan,
 )
-from flowvec.encoder.jobs import DenseRows, Encoded, EncodeStatistics, Job, Rows, Tally, too_long
+from flowvec.encoder.jobs import (
+    DenseRows,
+    Encoded,
+    EncodeStatistics,
+    Job,
+    Rows,
+    Tally,
+    no_row,
+    too_long,
+)
 from flowvec.encoder.proof import ProofMode, open_proved
 from flowvec.engine.elastic_session import ElasticSession
 from flowvec.engine.openvino_session import OpenVinoSession
@@ -106,6 +117,7 @@ class Pipeline:
         self._closed = False
         _living.add(self)
         self._open()
+        self._token_rows = rows_read_by(bundle.model, INPUTS[0])
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -186,6 +198,20 @@ class Pipeline:
                 self._session = None
 
     # --- work -----------------------------------------------------------------------------------
+
+    @property
+    def token_rows(self) -> int:
+        """How many token ids the model knows: each from 0 to one less has a row in its embedding
+        table, or, if the graph does not show the table, can be a token."""
+        return self._token_rows or 1 + self.tokenizer.largest_id
+
+    def without_row(self, ids: TokenIds) -> dict[int, str]:
+        """Items with a token for which the model's embedding table has no row, and the token.
+
+        An engine may read past the table's end instead of failing.
+        """
+        beyond = {} if self._token_rows is None else ids.beyond(self._token_rows)
+        return {item: self.tokenizer.named_id(id) for item, id in beyond.items()}
 
     def run(
         self, ids: TokenIds, batches: Sequence[Batch], out: Floats, *, alone: bool = True
@@ -273,7 +299,7 @@ class Pipeline:
             stop: set it to end the windows as soon as the running batches are done.
 
         Raises:
-            InputValueError: a text is too long and the job refuses it.
+            InputValueError: the job refuses a text: it is too long, or has a token without a row.
             NonFiniteError: the model gave NaN or infinity and the job refuses it.
         """
         begun = time.perf_counter()
@@ -336,14 +362,22 @@ class Pipeline:
         lengths = tokenized.token_ids.lengths
         tokens = int(lengths.sum())
         rows = job._rows(tokenized.token_ids, self._dim)
+        without_row = self.without_row(tokenized.token_ids)
+        ids = tokenized.token_ids
+        if without_row:  # computed as padding, for the items beside them
+            known = ids.flat < self.token_rows
+            ids = replace(ids, flat=np.where(known, ids.flat, self._bundle.manifest.pad_id))
         batches: Sequence[Batch] = ()
-        if not (job.refuse_long and tokenized.truncated):
+        refused = (tokenized.truncated and job.refuse_long) or (
+            without_row and job.refuse_non_finite
+        )
+        if not refused:
             budget = job.max_batch_tokens
             if job.shared_out:
                 budget = self._shared_out(tokens, budget)
             batches = self._plan(lengths, budget)
-        running = self._begin(tokenized.token_ids, batches, rows, alone=True, ahead=ahead)
-        return _Window(tokenized, tokens, seconds, rows, running)
+        running = self._begin(ids, batches, rows, alone=True, ahead=ahead)
+        return _Window(tokenized, tokens, seconds, without_row, rows, running)
 
     def _prepare_next(
         self, before: Future[_Window] | None, items: Sequence[Any], job: Job
@@ -386,7 +420,11 @@ class Pipeline:
         tokenized, rows = window.tokenized, window.rows
         if job.refuse_long and tokenized.truncated:
             first = tally.texts + tokenized.truncated[0]
-            raise too_long(first, job.most_tokens or self._max_length)
+            most = job.most_tokens or self._max_length
+            raise too_long(first, most, self._bundle.manifest.max_characters)
+        if window.without_row and job.refuse_non_finite:
+            item, token = next(iter(window.without_row.items()))
+            raise no_row(tally.texts + item, token)
         seconds = window.running.finish(done, stop)
         if seconds is None:
             return None
@@ -400,6 +438,7 @@ class Pipeline:
             tokenized.truncated,
             tokenized.replaced,
             non_finite,
+            list(window.without_row),
             window.tokens,
             padded_tokens(batches),
         )
@@ -469,6 +508,7 @@ class _Window:
         tokenized: its texts.
         tokens: how many tokens they have.
         tokenize_seconds: how long tokenizing took.
+        without_row: texts with a token for which the model has no row, and the token.
         rows: where the graph's output goes.
         running: its batches; None if a text was refused.
     """
@@ -476,6 +516,7 @@ class _Window:
     tokenized: Tokenized
     tokens: int
     tokenize_seconds: float
+    without_row: Mapping[int, str]
     rows: Rows
     running: _Running
 

@@ -31,7 +31,8 @@ from typing import Any, Literal
 import numpy as np
 
 from flowvec.bundle.bundle import Bundle
-from flowvec.bundle.manifest import REFERENCES, TOKEN_TYPES, Kind
+from flowvec.bundle.manifest import INPUTS, REFERENCES, TOKEN_TYPES, Kind
+from flowvec.bundle.onnx_file import rows_read_by
 from flowvec.encoder.batching import Batch, pad
 from flowvec.encoder.references import (
     Floats,
@@ -383,16 +384,22 @@ def make_bundle_references(bundle: Bundle, session: GraphSession) -> References:
         EngineError: the engine failed.
     """
     manifest = bundle.manifest
+    table = rows_read_by(bundle.model, INPUTS[0])
+
+    def with_rows(ids: list[list[int]]) -> list[list[int]]:
+        # In place of a token that the graph has no row for, any other one will do.
+        return ids if table is None else [[id % table for id in row] for row in ids]
+
     if manifest.kind == "reranker":
         pairs = PairTokenizer(
             bundle.tokenizer, manifest.max_length, with_types=TOKEN_TYPES in manifest.inputs
         )
         rows, second = reference_pairs(pairs)
-        return make_references(session.run, rows, manifest.pad_id, second)
+        return make_references(session.run, with_rows(rows), manifest.pad_id, second)
     tokenizer = Tokenizer(bundle.tokenizer, manifest.max_length, manifest.max_characters)
 
     def tokenize(texts: Sequence[str]) -> list[list[int]]:
-        return tokenizer(texts).ids
+        return with_rows(tokenizer(texts).ids)
 
     if manifest.kind == "multi_vector":
         ids = reference_ids_per_token(tokenize, manifest.max_length, manifest.dim)

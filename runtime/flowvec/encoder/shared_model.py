@@ -26,9 +26,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.arguments import whole_number
+from flowvec.bundle.bundle import Bundle
 from flowvec.compat import override
 from flowvec.encoder.batching import Batch
-from flowvec.encoder.jobs import Job, Rows, too_long
+from flowvec.encoder.jobs import Job, Rows, no_row, too_long
 from flowvec.encoder.pipeline import refuse_non_finite
 from flowvec.encoder.postprocess import non_finite_rows
 from flowvec.encoder.queue_reports import BatchReport, Pulse
@@ -65,6 +66,10 @@ class QueuedModel(Protocol):
         """Provider, compute type and streams that run."""
 
     @property
+    def bundle(self) -> Bundle:
+        """The bundle that is loaded."""
+
+    @property
     def dim(self) -> int:
         """Length of a row of the graph's output."""
 
@@ -75,6 +80,9 @@ class QueuedModel(Protocol):
     @property
     def max_batch_tokens(self) -> int:
         """Most padded tokens in a batch."""
+
+    def _without_row(self, ids: TokenIds) -> dict[int, str]:
+        """Items with a token that the model has no row for, and the token."""
 
     def _run_batch(self, ids: TokenIds, batch: Batch, *, alone: bool) -> Floats:
         """The graph's output for a batch of all items of `ids`, float32 (items, ...)."""
@@ -353,6 +361,7 @@ class SharedModel(WorkerThreads):
         token_ids = tokenized.token_ids
         lengths = token_ids.lengths.tolist()
         truncated = set(tokenized.truncated)
+        without_row = self._model._without_row(token_ids)
         offsets = token_ids.offsets
         seconds = time.perf_counter() - started
         waiting: list[_Waiting] = []
@@ -367,7 +376,13 @@ class SharedModel(WorkerThreads):
             if cut and call.job.refuse_long:
                 self._leave(call, len(call.items))
                 most = call.job.most_tokens or self._model.max_length
-                call.fail(too_long(min(cut) - rows.start, most))
+                characters = self._model.bundle.manifest.max_characters
+                call.fail(too_long(min(cut) - rows.start, most, characters))
+                continue
+            if missing := without_row.keys() & set(rows):
+                self._leave(call, len(call.items))
+                row = min(missing)
+                call.fail(no_row(row - rows.start, without_row[row]))
                 continue
             try:
                 call.rows = call.job._rows(

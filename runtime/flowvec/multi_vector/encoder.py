@@ -12,7 +12,7 @@ import numpy.typing as npt
 from flowvec.arguments import choice, explaining, flag, whole_number
 from flowvec.bundle.manifest import Head, LateInteraction
 from flowvec.compat import override
-from flowvec.encoder.batching import Batch, check_batches
+from flowvec.encoder.batching import Batch
 from flowvec.encoder.loaded_model import wants_bar
 from flowvec.encoder.options import OnEmpty, Truncation, prompt_text
 from flowvec.encoder.pipeline import refuse_non_finite, windows_of
@@ -371,11 +371,7 @@ class MultiVectorEncoder(TextModel):
         Raises:
             As `LoadedModel.run`.
         """
-        if isinstance(ids, Tokenized):
-            ids = ids.token_ids
-        elif not isinstance(ids, TokenIds):
-            ids = TokenIds.from_rows(ids)
-        check_batches(batches, ids.lengths)
+        ids = self._checked_ids(ids, batches)
         rows = TokenRows(ids, None)
         self._pipeline.run_into(ids, batches, rows, alone=alone)
         refuse_non_finite(rows.non_finite())

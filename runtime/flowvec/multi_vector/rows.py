@@ -98,7 +98,7 @@ class TokenJob:
         refuse_long: raise for a text that is too long instead of cutting it.
         refuse_empty: raise for an empty text, as the caller of the pipeline does.
         shared_out: use a smaller batch if that keeps all streams busy.
-        refuse_non_finite: raise if the model gives NaN or infinity.
+        refuse_non_finite: as for `flowvec.encoder.jobs.Job`.
     """
 
     head: LateInteraction

@@ -128,7 +128,7 @@ class ScoreJob:
         cut: which text of a pair that is too long is cut.
         refuse_long: raise for a pair above max_length instead of cutting it.
         shared_out: use a smaller batch if that keeps all streams busy.
-        refuse_non_finite: raise if the model gives NaN or infinity.
+        refuse_non_finite: as for `flowvec.encoder.jobs.Job`.
         refuse_empty: raise for an empty text; never, since an empty document has a score.
         most_tokens: most tokens of a pair, if it is not the model's.
     """

@@ -4,12 +4,14 @@ fields."""
 from __future__ import annotations
 
 import re
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from flowvec.server.refusal import Refusal
 from flowvec.server.served_model import ServedEncoder, ServedTexts
+from flowvec.tokenizer.given_ids import GivenIds
 
 __all__ = ["Input", "checked_dim", "decoded", "decoder", "misfit", "prompt_of", "texts_of"]
 
@@ -59,17 +61,19 @@ def misfit(what: str, error: msgspec.ValidationError) -> Refusal:
     return Refusal("invalid", f"{what} is not as this route takes it: {reason}")
 
 
-def texts_of(given: Input, field: str, model: ServedTexts, *, accept_token_ids: bool) -> list[str]:
+def texts_of(
+    given: Input, field: str, model: ServedTexts, *, accept_token_ids: bool
+) -> list[str | GivenIds]:
     """The texts of a request.
 
     Args:
         given: the field's value.
         field: its name, for messages.
-        model: decodes token ids.
-        accept_token_ids: whether they are taken.
+        model: has a row for each id that it knows.
+        accept_token_ids: whether token ids are taken.
 
     Raises:
-        Refusal: it is empty, or holds token ids that are not taken.
+        Refusal: it is empty, or holds token ids that are not taken, or that the model lacks.
     """
     if isinstance(given, str):
         return [given]
@@ -81,17 +85,28 @@ def texts_of(given: Input, field: str, model: ServedTexts, *, accept_token_ids: 
     if not accept_token_ids:
         raise Refusal("invalid", f"{field} {_NO_IDS}", field)
     if kinds == {int}:
-        return [_text_of(given, field, model)]
+        return [_ids_of(given, field, field, model)]
     if int in kinds:
         raise Refusal("invalid", f"{field} holds ids beside texts", field)
-    return [item if isinstance(item, str) else _text_of(item, field, model) for item in given]
+    return [
+        item if isinstance(item, str) else _ids_of(item, f"{field}[{i}]", field, model)
+        for i, item in enumerate(given)
+    ]
 
 
-def _text_of(ids: object, field: str, model: ServedTexts) -> str:
-    """The text of token ids of the model's own tokenizer."""
-    if not isinstance(ids, list):
-        raise Refusal("invalid", f"{field} holds ids beside texts", field)
-    return model.encoder._tokenizer.decode(ids)
+def _ids_of(ids: Any, place: str, field: str, model: ServedTexts) -> GivenIds:
+    """Token ids of one text, which the model has."""
+    if not ids:
+        raise Refusal("invalid", f"{place} is an empty list of token ids", field)
+    rows = model.encoder._token_rows
+    if not 0 <= min(ids) <= max(ids) < rows:
+        at = next(i for i, number in enumerate(ids) if not 0 <= number < rows)
+        raise Refusal(
+            "invalid",
+            f"{place}[{at}] is {ids[at]!r:.40}, and the model has token ids from 0 to {rows - 1}",
+            field,
+        )
+    return GivenIds(np.array(ids, dtype=np.int32))
 
 
 def prompt_of(model: ServedTexts, input_type: Literal["query", "document"]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from flowvec.server.served_model import (
     ServedTexts,
 )
 from flowvec.server.settings import Settings
+from flowvec.tokenizer.given_ids import GivenIds
 from flowvec.tokenizer.pairs import TextPair
 
 __all__ = ["Served"]
@@ -246,7 +247,11 @@ class Served:
             await asyncio.to_thread(model_here.close)
 
     async def embed(
-        self, request: Request, model: ServedTexts, texts: list[str], options: Mapping[str, Any]
+        self,
+        request: Request,
+        model: ServedTexts,
+        texts: Sequence[str | GivenIds],
+        options: Mapping[str, Any],
     ) -> Outcome:
         """Vectors of texts: (texts, dim), SparseVectors, or the tokens' vectors of each text.
 
@@ -287,7 +292,7 @@ class Served:
         self,
         request: Request,
         model: ServedModel,
-        items: list[str] | list[TextPair],
+        items: Sequence[str | GivenIds] | Sequence[TextPair],
         options: Mapping[str, Any],
     ) -> QueuedCall:
         """Put texts or pairs, at least one, into the queue of a model.
@@ -300,7 +305,7 @@ class Served:
             raise Refusal("overloaded", "callers do not read their answers", retry_after=1.0)
         costs = model.costs(items)
         return model.queue.put(
-            request.key, items, costs, dict(options), came=request.came, end=request.end()
+            request.key, list(items), costs, dict(options), came=request.came, end=request.end()
         )
 
     async def outcome(
@@ -343,12 +348,13 @@ def _an(what: str) -> str:
     return f"an {what}" if what.startswith("e") else f"a {what}"
 
 
-def _check_lengths(items: list[str] | list[TextPair], most: int) -> None:
+def _check_lengths(items: Sequence[str | GivenIds] | Sequence[TextPair], most: int) -> None:
     """Refuse texts that are longer than any model reads; those of pairs are counted in order."""
-    texts = [text for item in items for text in ((item,) if isinstance(item, str) else item)]
+    texts = [text for item in items for text in (item if isinstance(item, tuple) else (item,))]
     longest = max(map(len, texts), default=0)
     if longest > most:
         index = int(np.argmax([len(text) for text in texts]))
+        units = "characters" if isinstance(texts[index], str) else "token ids"
         raise Refusal(
-            "too_large", f"text {index} has {longest:,} characters, and at most {most:,} are taken"
+            "too_large", f"text {index} has {longest:,} {units}, and at most {most:,} are taken"
         )

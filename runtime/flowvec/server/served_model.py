@@ -26,6 +26,7 @@ from flowvec.server.rate import Rate
 from flowvec.server.settings import Settings
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.sparse.shared_encoder import SharedSparseEncoder
+from flowvec.tokenizer.given_ids import GivenIds
 
 __all__ = [
     "ModelKind", "ServedEncoder", "ServedModel", "ServedMultiVector", "ServedReranker",
@@ -176,8 +177,10 @@ class ServedTexts(ServedModel):
         return super().about() | {"dim": encoder.dim, "prompts": prompts}
 
     @override
-    def _characters(self, items: Sequence[str]) -> Iterable[int]:
-        return map(len, items)
+    def _characters(self, items: Sequence[str | GivenIds]) -> Iterable[int]:
+        # Token ids count as the characters of a text with as many tokens.
+        each = max(self._tokens_per_character, 0.01)
+        return (len(i) if isinstance(i, str) else int(len(i) / each) for i in items)
 
     @override
     def _sample(self, count: int) -> list[str]:

@@ -18,6 +18,7 @@ from flowvec.server.request import Request
 from flowvec.server.served import Served
 from flowvec.server.served_model import ServedMultiVector, ServedTexts
 from flowvec.server.vector_bytes import sparse_pieces, sparse_rows, token_rows
+from flowvec.tokenizer.given_ids import GivenIds
 
 __all__ = ["embed_all", "embed_sparse"]
 
@@ -78,7 +79,7 @@ async def embed_all(served: Served, request: Request) -> Answer:
     return blocks_answer(_token_blocks(outcome), numbers, 4 * numbers, headers)
 
 
-def _texts(served: Served, model: ServedTexts, body: TeiEmbedAll) -> list[str]:
+def _texts(served: Served, model: ServedTexts, body: TeiEmbedAll) -> list[str | GivenIds]:
     """The texts of a body whose other fields apply.
 
     Raises:

@@ -99,7 +99,7 @@ class SparseJob:
         refuse_long: raise for a text above max_length instead of cutting it.
         refuse_empty: raise for an empty text, as the caller of the pipeline does.
         shared_out: use a smaller batch if that keeps all streams busy.
-        refuse_non_finite: raise if the model gives NaN or infinity.
+        refuse_non_finite: as for `flowvec.encoder.jobs.Job`.
         most_tokens: most tokens of a text, if it is not the model's.
     """
 

@@ -80,7 +80,8 @@ class DeadLetter:
         row: its number in the file: line, csv record after the header, or Parquet row.
         id: its id, if it could be read.
         code: `null`, `nan`, `not_text`, `invalid_utf8`, `too_large`, `malformed`, `missing_field`,
-            `bad_id`, `bad_field`, `duplicate_id`, `too_long` or `non_finite`.
+            `bad_id`, `bad_field`, `duplicate_id`, `too_long`, `non_finite` or
+            `no_row`.
         reason: what is wrong, in words.
     """
 

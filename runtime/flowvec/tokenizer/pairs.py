@@ -23,6 +23,9 @@ TextPair = tuple[str, str]
 Cut = Literal["longest_first", "only_second"]
 CUTS: tuple[Cut, ...] = get_args(Cut)
 
+# A pair's texts with more tokens than this count as equally long.
+_MOST_COUNTED = 1 << 17
+
 Counts = npt.NDArray[np.int64]
 
 
@@ -82,6 +85,15 @@ class PairTokenizer:
         """Whether threads can tokenize at the same time."""
         return self._bodies.is_parallel
 
+    @property
+    def largest_id(self) -> int:
+        """The largest id of a token, added tokens included."""
+        return self._bodies.largest_id
+
+    def named_id(self, id: int) -> str:
+        """A token and its id, for messages."""
+        return self._bodies.named_id(id)
+
     def _read_template(self, path: Path) -> _Template:
         """Find the special tokens of a pair, by a pair of known texts."""
         first, second = self._bodies.plain("a"), self._bodies.plain("b c")
@@ -128,10 +140,11 @@ class PairTokenizer:
             for i in (0, 1)
         ]
         texts, replaced_texts = repair(list(places))
-        bodies, cut_texts = self._bodies(texts, self._room, self.max_length)
+        bodies = self._bodies(texts, self._room, self.max_length)
         tokens = np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies)) // ID_BYTES
-        tokens[cut_texts] = np.maximum(tokens[cut_texts], self._room + 1)
         first, second = (tokens[column] for column in columns)
+        if cut == "longest_first":
+            self._count_further(texts, columns, first, second)
         if cut == "only_second":
             self._refuse_long_first(first)
         kept = kept_tokens(first, second, self._room, cut)
@@ -156,6 +169,29 @@ class PairTokenizer:
         return Tokenized(
             token_ids, np.flatnonzero(is_cut).tolist(), np.flatnonzero(is_replaced).tolist()
         )
+
+    def _count_further(
+        self,
+        texts: Sequence[str],
+        columns: Sequence[npt.NDArray[np.int64]],
+        first: Counts,
+        second: Counts,
+    ) -> None:
+        """Count as many tokens of two long texts as it takes to say which has more, within reason.
+
+        That one keeps the odd token. Counts up to the room are exact; others may be too small.
+        """
+        if self._room % 2 == 0:
+            return
+        for pair in np.flatnonzero((first > self._room) & (second > self._room)).tolist():
+            both = [texts[column[pair]] for column in columns]
+            room = 0
+            counts = (int(first[pair]), int(second[pair]))
+            while min(counts) > room < _MOST_COUNTED:
+                room = max(counts)
+                bodies = self._bodies(both, room, self.max_length)
+                counts = (len(bodies[0]) // ID_BYTES, len(bodies[1]) // ID_BYTES)
+            first[pair], second[pair] = counts
 
     def _refuse_long_first(self, tokens: Counts) -> None:
         if (long := np.flatnonzero(tokens >= self._room)).size:

@@ -119,6 +119,15 @@ class TokenIds:
             None if self.attended is None else self.attended[start:stop],
         )
 
+    def beyond(self, rows: int) -> dict[int, int]:
+        """Texts with an id of `rows` or more, and the first such id of each."""
+        if not len(self.flat) or int(self.flat.max()) < rows:
+            return {}
+        places = np.flatnonzero(self.flat >= rows)
+        texts = np.searchsorted(self.offsets, places, side="right") - 1
+        pairs = zip(texts[::-1].tolist(), self.flat[places[::-1]].tolist(), strict=True)
+        return dict(sorted(dict(pairs).items()))
+
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Tokens of each text, int64 (texts,)."""

@@ -15,6 +15,8 @@ import tokenizers
 
 from flowvec.errors import BundleError, InputTypeError, InputValueError, first_line
 from flowvec.texts.unicode import replace_surrogates
+from flowvec.tokenizer.beginning import BeginningTokenizer
+from flowvec.tokenizer.given_ids import GivenIds
 from flowvec.tokenizer.pieces import Piece, pieces_of
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.word_table import WordTable, ids_to_bytes
@@ -22,11 +24,8 @@ from flowvec.tokenizer.word_table import WordTable, ids_to_bytes
 __all__ = ["ID_BYTES", "Bodies", "Tokenized", "Tokenizer", "check_texts", "joined", "repair"]
 
 # A text longer than this many characters for each token of max_length is tokenized from its
-# beginning only: a 10 MB text costs no more than its first kilobytes.
+# beginning only, as far as it is needed.
 _CHARACTERS_PER_TOKEN = 16
-# Where those give too few tokens, as a long unbroken run does, up to this many times as many
-# characters are tried, and the text counts as truncated.
-_MOST_TRIES = 64
 ID_BYTES = 4
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -95,6 +94,7 @@ class Bodies:
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
             self._words = WordTable.for_tokenizer(self._tokenizer)
+            self._of_long = BeginningTokenizer(self._tokenizer)
 
     @property
     def is_parallel(self) -> bool:
@@ -136,6 +136,16 @@ class Bodies:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special)
         return text
 
+    def named_id(self, id: int) -> str:
+        """A token and its id, for messages."""
+        token = self._tokenizer.id_to_token(id)
+        return f"id {id}" if token is None else f"{token!r} (id {id})"
+
+    @property
+    def largest_id(self) -> int:
+        """The largest id of a token, added tokens included."""
+        return max(self.vocabulary().values(), default=-1)
+
     def vocabulary(self) -> dict[str, int]:
         """The id of each token, added tokens included."""
         ids: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -152,31 +162,21 @@ class Bodies:
         # Accents that are reordered may have offsets that are not ascending.
         return [list(accumulate((end for _, end in e.offsets), max)) for e in encodings]
 
-    def __call__(
-        self, texts: Sequence[str], room: int, max_length: int
-    ) -> tuple[list[bytes], list[int]]:
+    def __call__(self, texts: Sequence[str], room: int, max_length: int) -> list[bytes]:
         """Ids of each text, as the bytes of int32 numbers, and the texts that were cut already.
 
         Args:
             texts: without lone surrogates.
-            room: tokens that are needed. Of a long text, only a beginning with more tokens than
-                this is tokenized.
+            room: tokens that are needed. A long text that has more may get the first ones only.
             max_length: most tokens of a text; it says which text is long.
-
-        Returns:
-            The ids, and indices of texts that were cut inside a word, so that their number of
-            tokens does not show it.
         """
-        limit = _CHARACTERS_PER_TOKEN * max_length
+        limit = max(_CHARACTERS_PER_TOKEN * max_length, self._of_long.least)
         bodies: list[bytes] = [b""] * len(texts)
-        cut: list[int] = []
         asked: list[int] = []  # texts that `tokenizers` gets as a whole
         words = self._words
         for i, text in enumerate(texts):
             if len(text) > limit:
-                bodies[i], was_cut = self._tokenize_beginning(text, limit, room)
-                if was_cut:
-                    cut.append(i)
+                bodies[i] = self._beginning(text, limit, room)
                 continue
             body = words(text) if words is not None else None
             if body is None:
@@ -189,32 +189,15 @@ class Bodies:
             )
             for i, encoding in zip(asked, encodings, strict=True):
                 bodies[i] = ids_to_bytes(encoding.ids)
-        return bodies, cut
+        return bodies
 
-    def _tokenize_beginning(self, text: str, characters: int, room: int) -> tuple[bytes, bool]:
-        """Token ids of a long text's beginning: those of the whole text, more than `room`.
-
-        Tokenizers first cut a text into words, and then each word by itself. So the tokens of a
-        beginning are those of the whole text, except for its last word, which may have been cut in
-        two. Also returns whether the text was cut inside a word that is too long to know this.
-        """
+    def _beginning(self, text: str, characters: int, room: int) -> bytes:
+        """Token ids of a long text's beginning: all of them, or more than `room`."""
         if self._words is not None:
-            whole_words = text[:characters].rpartition(" ")[0]
-            body = self._words(whole_words)
+            body = self._words(text[:characters].rpartition(" ")[0])
             if body is not None and len(body) > room * ID_BYTES:
-                return body, False
-        most = _MOST_TRIES * characters
-        while characters < len(text):
-            encoding = self._tokenizer.encode(text[:characters], add_special_tokens=False)
-            words = encoding.word_ids
-            last = words[-1] if words else None
-            whole = next((i for i, word in enumerate(words) if word == last), 0)
-            if last is not None and whole > room:
-                return ids_to_bytes(encoding.ids[:whole]), False
-            if characters >= most:
-                return ids_to_bytes(encoding.ids), True
-            characters *= 4
-        return ids_to_bytes(self._tokenizer.encode(text, add_special_tokens=False).ids), False
+                return body
+        return ids_to_bytes(self._of_long(text, characters, room))
 
 
 class Tokenizer:
@@ -259,6 +242,15 @@ class Tokenizer:
     def is_parallel(self) -> bool:
         """Whether threads can tokenize at the same time."""
         return self._bodies.is_parallel
+
+    @property
+    def largest_id(self) -> int:
+        """The largest id of a token, added tokens included."""
+        return self._bodies.largest_id
+
+    def named_id(self, id: int) -> str:
+        """A token and its id, for messages."""
+        return self._bodies.named_id(id)
 
     def _special_tokens(self) -> tuple[list[int], list[int]]:
         """The token ids that the template puts before and after a text."""
@@ -329,10 +321,11 @@ class Tokenizer:
         with self._bodies.named():
             return self._bodies.token_ends(plain)
 
-    def __call__(self, texts: Sequence[str]) -> Tokenized:
+    def __call__(self, texts: Sequence[str | GivenIds]) -> Tokenized:
         """Token ids of each text, cut at max_length as Hugging Face cuts them.
 
-        Lone surrogates, which UTF-8 cannot encode, are replaced by U+FFFD and reported.
+        Lone surrogates, which UTF-8 cannot encode, are replaced by U+FFFD and reported. Given ids
+        get the special tokens that they lack at their beginning and end.
 
         Raises:
             BundleError: the tokenizer fails.
@@ -340,20 +333,43 @@ class Tokenizer:
         with self._bodies.named():
             return self._tokenized(texts)
 
-    def _tokenized(self, texts: Sequence[str]) -> Tokenized:
-        texts, shortened = self._shortened(texts)
+    def _tokenized(self, items: Sequence[str | GivenIds]) -> Tokenized:
+        given = [(i, item) for i, item in enumerate(items) if isinstance(item, GivenIds)]
+        texts, shortened = self._shortened([i if isinstance(i, str) else "" for i in items])
         texts, replaced = repair(texts)
-        bodies, cut = self._bodies(texts, self._room, self.max_length)
+        bodies = self._bodies(texts, self._room, self.max_length)
+        for i, item in given:
+            bodies[i] = self._body_of(item)
         lengths = np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies)) // ID_BYTES
-        too_long = {*np.flatnonzero(lengths > self._room).tolist(), *cut}
-        truncated = sorted({*too_long, *shortened})
+        too_long = np.flatnonzero(lengths > self._room).tolist()
+        truncated = {*too_long, *(i for i in shortened if self._loses(items[i], bodies[i]))}
         for i in too_long:
             bodies[i] = bodies[i][: self._room * ID_BYTES]
         lengths = np.minimum(lengths, self._room) + len(self._prefix) + len(self._suffix)
         prefix, suffix = ids_to_bytes(self._prefix), ids_to_bytes(self._suffix)
         flat = b"".join([part for body in bodies for part in (prefix, body, suffix)])
         token_ids = TokenIds.from_lengths(np.frombuffer(flat, dtype=np.int32), lengths)
-        return Tokenized(token_ids, truncated, replaced)
+        return Tokenized(token_ids, sorted(truncated), replaced)
+
+    def _body_of(self, given: GivenIds) -> bytes:
+        """Given ids after their prompt, without the special tokens that are put around them."""
+        ids: list[int] = given.ids.tolist()
+        before, after = len(self._prefix), len(self._suffix)
+        if ids[:before] == self._prefix:
+            ids = ids[before:]
+        if after and ids[-after:] == self._suffix:
+            ids = ids[:-after]
+        if not (prompt := given.prompt):
+            return ids_to_bytes(ids)
+        # The blank between the two is a part of the text's first token, or of none.
+        if self._bodies.plain(" a") == self._bodies.plain("a"):
+            prompt = prompt.rstrip()
+        return ids_to_bytes([*self._bodies.plain(prompt), *ids])
+
+    def _loses(self, text: str | GivenIds, body: bytes) -> bool:
+        """Whether a text that is cut by characters to these tokens has others after them."""
+        whole, _ = repair([str(text)])
+        return self._bodies(whole, self._room, self.max_length)[0] != body
 
     def _shortened(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
         """Cut texts at `max_characters`; also returns the indices of those that were longer."""
@@ -396,6 +412,8 @@ def check_texts(texts: Sequence[object], first: int = 0, *, refuse_empty: bool =
         InputValueError: an item is empty and `refuse_empty` is set.
     """
     for i, text in enumerate(texts):
+        if isinstance(text, GivenIds):
+            continue
         if not isinstance(text, str):
             hint = " (a hole in a pandas column?)" if isinstance(text, float) else ""
             raise InputTypeError(

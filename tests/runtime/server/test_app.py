@@ -85,18 +85,6 @@ def test_it_can_be_mounted_in_another_application(tiny: Encoder) -> None:
     asyncio.run(app.close())
 
 
-def test_token_ids_are_taken_if_the_server_says_so(mini: Encoder) -> None:
-    testclient = pytest.importorskip("starlette.testclient", reason="needs the extra [serve]")
-    given = ["the cat", "a dog sleeps", "river"]
-    ids = [row[1:-1] for row in mini.tokenize(given).ids]
-    app = create_app({"m": mini}, settings=Settings(accept_token_ids=True))
-    with testclient.TestClient(app) as client:
-        for body, expected in ((ids, given), (ids[0], given[:1])):
-            answer = client.post("/embed", json={"inputs": body})
-            np.testing.assert_allclose(answer.json(), mini.encode(expected), atol=1e-5)
-        assert client.post("/embed", json={"inputs": [1, "a"]}).status_code == 422
-
-
 def test_what_can_be_served(tiny: Encoder) -> None:
     with pytest.raises(InputTypeError, match=r'Encoder\.load\("?\'?mini'):
         create_app(["mini"])  # type: ignore[list-item]

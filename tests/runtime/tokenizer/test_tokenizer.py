@@ -115,19 +115,6 @@ def test_ten_megabytes_cost_their_beginning(tokenizer: Tokenizer) -> None:
     assert tokenized.truncated == [0]
 
 
-@pytest.mark.parametrize("character", ["x", "☃", "漢"])
-def test_a_long_unbroken_run_costs_its_beginning_and_counts_as_truncated(
-    tokenizer: Tokenizer, character: str
-) -> None:
-    seen = _characters_seen(tokenizer, [character * 10_000_000])
-    assert seen < 64 * 16 * MAX_LENGTH * 2
-    tokenized = tokenizer([character * 10_000_000])
-    assert tokenized.truncated == [0]
-    reference = tokenizers.Tokenizer.from_file(str(MINI))
-    reference.enable_truncation(MAX_LENGTH)
-    assert tokenized.ids == [reference.encode(character * 100_000).ids]
-
-
 def test_a_text_is_cut_by_characters_before_it_is_tokenized(tokenizer: Tokenizer) -> None:
     texts = ["", "a river", "a river flows", "a river flows on and on", "x" * 50]
     cut = Tokenizer(MINI, MAX_LENGTH, 13)(texts)

@@ -32,12 +32,13 @@ def check_code(folder: Path, origin: str, config: dict[str, Any], trust: Trust) 
 
 
 def check_loaded(
-    origin: str, config: dict[str, Any], loading: dict[str, Any], tokenizer: Any
+    origin: str, config: dict[str, Any], model: Any, loading: dict[str, Any], tokenizer: Any
 ) -> None:
     """Refuse what transformers loads without an error but does not compute as it was trained.
 
     Raises:
-        ExportError: weights are missing or ignored, or the tokenizer cannot be used.
+        ExportError: weights are missing or ignored, or the tokenizer or its padding token cannot be
+            used.
     """
     # transformers 5 dropped attention with relative keys, and ignores their weights.
     positions = config.get("position_embedding_type") or "absolute"
@@ -51,6 +52,23 @@ def check_loaded(
             f"{origin} has weights such as {unused[0]}, which transformers would ignore"
         )
     refuse_left(origin, tokenizer.truncation_side)
+    _check_padding(origin, model, tokenizer)
+
+
+def _check_padding(origin: str, model: Any, tokenizer: Any) -> None:
+    """Refuse a padding token without a row, as GPT's checkpoints often have one."""
+    try:
+        rows = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    except NotImplementedError:  # code of its own, which does not say
+        return
+    pad_id = tokenizer.pad_token_id
+    if rows is not None and pad_id is not None and pad_id >= rows:
+        raise ExportError(
+            f"{origin} pads with {tokenizer.pad_token!r} (id {pad_id}), and its embedding table "
+            f"has only {rows} rows, for ids from 0 to {rows - 1}: give its tokenizer a padding "
+            "token that has a row, such as the one that ends a text, or resize the table and save "
+            "the model again"
+        )
 
 
 def refuse_classifier(origin: str, config: dict[str, Any], loading: dict[str, Any]) -> None:

@@ -60,7 +60,7 @@ def read_encoder(
     kind = _ENCODER_CLASSES.get(str(config.get("model_type")), "AutoModel")
     model, loading, fast = load_checkpoint(folder, origin, kind, files, marks, trust)
     head = _take_simcse_head(model, loading, files)
-    check_loaded(origin, config, loading, fast)
+    check_loaded(origin, config, model, loading, fast)
     if not encoder_only:
         refuse_classifier(origin, config, loading)
     pooler = _pooler(model) if head or not loading["missing_keys"] else None
@@ -99,7 +99,7 @@ def read_cross_encoder(root: Path, folder: Path, about: AboutPairs, trust: Trust
     check_code(folder, origin, config, trust)
     kind = "AutoModelForSequenceClassification"
     model, loading, fast = load_checkpoint(folder, origin, kind, files, marks, trust)
-    check_loaded(origin, config, loading, fast)
+    check_loaded(origin, config, model, loading, fast)
     if model.config.num_labels != len(about.head.labels):
         raise ExportError(
             f"{origin} gives {model.config.num_labels} logits, and names "
@@ -132,8 +132,8 @@ def read_masked_lm(root: Path, folder: Path, about: AboutSparse, trust: Trust) -
     check_code(folder, origin, config, trust)
     kind = "AutoModelForMaskedLM"
     model, loading, fast = load_checkpoint(folder, origin, kind, files, marks, trust)
-    check_loaded(origin, config, loading, fast)
     lower_case = bool(about.settings.get("do_lower_case"))
+    check_loaded(origin, config, model, loading, fast)
     return SparseSource(
         name=model_name(root, origin),
         about=about,
