@@ -24,8 +24,13 @@ from flowvec.errors import (
     FlowvecError,
     InputValueError,
 )
+from flowvec.texts.folding import folded
 
-__all__ = ["Database"]
+__all__ = ["FOLDED", "Database"]
+
+# The function of SQL that folds texts for the full-text index. Another folding needs another name:
+# by that, an index is recognized as one of an earlier version.
+FOLDED = "flowvec_folded"
 
 # How long to wait for another process's checkpoint.
 _BUSY_TIMEOUT_S = 30.0
@@ -77,6 +82,7 @@ class Database:
                 if self._identity is not None:
                     self.check_in_place()
                 add_functions(db)
+                db.create_function(FOLDED, 1, _folded, deterministic=True)
                 if self.is_writable:
                     db.execute("PRAGMA journal_mode=WAL")
                     db.execute("PRAGMA synchronous=FULL")
@@ -242,6 +248,10 @@ class Database:
         with suppress(IndexError), self.translated():
             while True:
                 self._idle.pop().close()
+
+
+def _folded(text: str | None) -> str | None:
+    return None if text is None else folded(text)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

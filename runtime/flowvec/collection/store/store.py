@@ -23,7 +23,7 @@ from flowvec.collection.store.file_systems import network_file_system
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.full_text import FullText, TextTokenizer
 from flowvec.collection.store.json_field import JsonField, path_of
-from flowvec.collection.store.meta import LAYOUT_VERSIONS, TRIGRAM_VERSION, MetaTable
+from flowvec.collection.store.meta import FULL_TEXT_VERSION, LAYOUT_VERSIONS, MetaTable
 from flowvec.collection.store.metadata_changes import MetadataChanges
 from flowvec.collection.store.rows import Id, Item, Rows, checksum, id_sum, key_of
 from flowvec.collection.store.settings import CollectionSettings
@@ -178,8 +178,7 @@ class Store:
             CollectionError: this SQLite does not have it.
         """
         self.full_text.build(tokenizer)
-        if self.full_text.tokenizer == "trigram":
-            self.meta.require_version(TRIGRAM_VERSION)
+        self.meta.require_version(FULL_TEXT_VERSION)
 
     def close(self) -> None:
         """Close the file."""
