@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import unicodedata
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from flowvec import (
 )
 from flowvec.collection.hybrid import query_terms
 from flowvec.collection.store import full_text
+from flowvec.collection.store.bm25 import WordStatistics
+from flowvec.collection.store.full_text import TOKENIZERS
 from flowvec.collection.store.store import FILE, Store
 from flowvec.texts.folding import folded
 from tests.runtime.collection.conftest import SETTINGS
@@ -340,3 +343,93 @@ def test_another_tokenizer_that_cannot_be_made_is_refused_by_the_name_of_the_one
             ),
         ):
             other.index_texts(tokenizer="trigram")
+
+
+# --- spellings ------------------------------------------------------------------------------------
+
+SCRIPTS = {
+    "arabic": "السَّلامُ عليكم يا أصدقاء",
+    "armenian": "Հայաստան երկիր",
+    "bengali": "আমার সোনার বাংলা",
+    "chinese": "東京 漢字",
+    "cyrillic": "Новый ёж пьёт чай",
+    "devanagari": "यह किताब अच्छी है",
+    "ethiopic": "ሰላም ለዓለም",
+    "georgian": "საქართველო ქვეყანა",
+    "greek": "Η Αθήνα είναι ωραία πόλη",
+    "hangul": "한국어를 공부합니다",
+    "hebrew": "שָׁלוֹם לָעוֹלָם",
+    "kana": "ガラス データ ぱぴぷ",
+    "khmer": "ភាសា ខ្មែរ",
+    "latin": "Crème brûlée à la façon Łódź oﬃce",
+    "myanmar": "မြန်မာ ဘာသာ",
+    "persian": "می\u200cخواهم بروم",
+    "tamil": "தமிழ் மொழி",
+    "thai": "ภาษาไทย น้ำ",
+    "vietnamese": "Tiếng Việt rất đẹp",
+}
+
+
+@pytest.fixture(scope="module", params=["unicode61", "trigram"])
+def of_scripts(request: Any, tmp_path_factory: Any) -> Any:
+    """Each text in each form of Unicode."""
+    with Collection.create(tmp_path_factory.mktemp("scripts") / "c", dim=2) as collection:
+        rows = {
+            f"{form} {name}": unicodedata.normalize(form, text)
+            for name, text in SCRIPTS.items()
+            for form in ("NFC", "NFD", "NFKC", "NFKD")
+        }
+        collection.index_texts(tokenizer=request.param)
+        collection.add_vectors(list(rows), np.ones((len(rows), 2)), list(rows.values()))
+        yield collection
+        assert collection.verify() == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_text_is_found_by_each_of_its_words_in_every_form(of_scripts: Any, data: Any) -> None:
+    name = data.draw(st.sampled_from(sorted(SCRIPTS)))
+    word = data.draw(st.sampled_from(SCRIPTS[name].split()))
+    form = data.draw(st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
+    spelled = data.draw(st.sampled_from([str, str.upper, str.lower]))
+    query = unicodedata.normalize(form, spelled(word))
+    hits = of_scripts.search([1, 1], 99, text=query, hybrid=True, vector_weight=0.0, min_score=1e-9)
+    assert {f"{form} {name}" for form in ("NFC", "NFD", "NFKC", "NFKD")} <= {hit.id for hit in hits}
+    if of_scripts.info().full_text == "unicode61":  # no other text has these words
+        assert {str(hit.id).split()[1] for hit in hits} == {name}
+
+
+# --- which words of a query count -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_every_word_counts(tmp_path: Path, tokenizer: Any) -> None:
+    texts = {"it": "the IT department", "who": "The Who played", "a": "vitamin A", "b": "vitamin B"}
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(list(texts), np.ones((4, 2)), list(texts.values()))
+        c.index_texts(tokenizer=tokenizer)
+
+        def found(query: str) -> list[Any]:
+            hits = c.search([1, 1], 9, text=query, hybrid=True, vector_weight=0.0, min_score=1e-9)
+            return [hit.id for hit in hits]
+
+        assert found("IT support")[0] == "it"  # "it" is a part of "vitamin", too
+        assert found("the who")[0] == "who"
+        assert set(found("vitamin A")[:2]) == {"a", "b"}
+        if tokenizer == "unicode61":
+            assert found("vitamin A")[0] == "a"
+        long = " ".join(f"filler{i}" for i in range(5000))
+        assert found(f"{long} department") == ["it"]
+
+
+def test_the_rarest_words_of_a_long_query_count() -> None:
+    rows = 1_000_000
+    terms = [f'"{n}"' for n in range(1000)]
+    counts = WordStatistics(rows, rows, tuple(n + 1 for n in range(1000)))
+    assert counts.telling(terms * 1) == terms[:256]
+    common = WordStatistics(rows, rows, (900_000, 3, 0, 200_000))
+    assert common.telling(["the", "rare", "none", "of"]) == ["rare"]
+    assert WordStatistics(rows, rows, (900_000, 200_000)).telling(["the", "of"]) == ["of"]
+    # In a small collection, all words of a short query count, as often as they are there.
+    assert WordStatistics(9, 9, (9, 3, 9)).telling(["the", "rare", "the"]) == ["the", "rare", "the"]
+    assert WordStatistics(rows, rows, ()).telling([]) == []
