@@ -466,8 +466,13 @@ class Store:
         """
         field = JsonField(path_of(key))
         # No parameter but the labels: the path is quoted. Texts may be long, so SQLite cuts them.
+        # SQLite rounds whole numbers of more than 63 bits; in a list they stay as they are.
+        value = (
+            f"CASE {field.type} WHEN 'integer' THEN json_extract(metadata, {field.literal}, "
+            f"{field.literal}) ELSE substr({field.value}, 1, {int(most)}) END"
+        )
         statement = (
-            f"SELECT label, {field.type}, substr({field.value}, 1, {int(most)}) FROM items "  # noqa: S608
+            f"SELECT label, {field.type}, {value} FROM items "  # noqa: S608
             f"WHERE label IN (SELECT value FROM json_each(?)) AND {field.type} "
             "IN ('text', 'integer', 'real', 'true', 'false')"
         )
@@ -595,7 +600,7 @@ def _scalar(kind: str, value: str) -> str | int | float | bool:
         return value
     if kind in ("true", "false"):
         return kind == "true"
-    return int(value) if kind == "integer" else float(value)
+    return int(json.loads(value)[0]) if kind == "integer" else float(value)
 
 
 def _sum_of(ids: Iterable[tuple[Id, int]]) -> int:

@@ -11,8 +11,8 @@
 | lists, tuples, arrays, columns | a list |
 | dicts | an object |
 
-A date with a time zone is stored in UTC, so that texts of different zones sort by time. Dates with
-and without a time zone cannot be compared. NaN is refused, except in a DataFrame, where it means a
+A date or time with a time zone is stored in UTC, so that texts of different zones sort by time.
+Dates with and without a time zone cannot be compared. NaN is refused, except in a DataFrame, where it means a
 missing value.
 """
 
@@ -37,6 +37,7 @@ Scalar = str | int | float | bool | None
 _MAX_DEPTH = 100
 _MAX_INT_DIGITS = 18  # any number of so many digits has at most 64 bits
 _PLAIN: frozenset[type] = frozenset((str, int, bool, type(None)))
+_ANY_DAY = date(2000, 1, 2)
 _WITHOUT_TIME = frozenset(("Y", "M", "W", "D"))
 # What to store instead of values that JSON lacks.
 _INSTEAD = (
@@ -170,9 +171,16 @@ def _number_of(value: Decimal) -> int | float:
 def _iso(value: date | time) -> str | None:
     if value != value:  # pandas' NaT is a datetime
         return None
+    if isinstance(value, time) and value.tzinfo is not None and value.utcoffset() is None:
+        raise InputValueError(
+            f"is {value} in {value.tzinfo}, whose distance from UTC depends on the date; store a "
+            "datetime, or a time with a fixed offset"
+        )
     try:
         if isinstance(value, datetime) and value.utcoffset() is not None:
             value = value.astimezone(UTC)
+        if isinstance(value, time) and value.tzinfo is not None:
+            value = datetime.combine(_ANY_DAY, value).astimezone(UTC).timetz()
         return value.isoformat()
     except (OverflowError, ValueError) as error:
         raise InputValueError(f"is {value}, which UTC cannot hold: {error}") from None
