@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from flowvec.collection.store.full_text import TextTokenizer
 from flowvec.texts.folding import folded, words_of
 
 __all__ = [
@@ -69,7 +68,7 @@ _SHORTEST_STEM = 2
 
 
 def query_terms(
-    text: str, tokenizer: TextTokenizer | None, *, prefix: bool = False
+    text: str, tokenizer: str | None, *, prefix: bool = False
 ) -> tuple[list[str], list[str]]:
     """FTS5 queries of one phrase each, for the words of a text; and words that have none.
 
@@ -81,7 +80,7 @@ def query_terms(
 
     Args:
         text: the query.
-        tokenizer: of the index.
+        tokenizer: of the index, `unicode61` or `trigram`.
         prefix: also find words that begin with the last word, if the text ends with it.
 
     Returns:

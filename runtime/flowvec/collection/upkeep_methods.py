@@ -154,11 +154,9 @@ class UpkeepMethods(RowMethods, EncoderMethods):
             elif is_old:
                 what = "the one here is of an earlier version, and cannot be made again"
             else:
-                what = f"the one here has the tokenizer {existing}, and cannot be made with {tokenizer}"
+                what = f"the one here is by {existing}, and cannot be made by {tokenizer}"
             kind = type(error) if isinstance(error, CollectionBusyError) else CollectionError
-            raise kind(
-                f"hybrid searches need a full-text index; {what} now: {error}"
-            ) from error
+            raise kind(f"hybrid searches need a full-text index; {what} now: {error}") from error
 
     def _say_what_is_made(self, full_text: FullText) -> None:
         if full_text.exists_in_part and not full_text.exists:

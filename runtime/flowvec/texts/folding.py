@@ -1,4 +1,4 @@
-"""Spellings that are one word to a search: how texts and queries are folded for the full-text index.
+"""Spellings that are one word to a search: texts and queries are folded for the full-text index.
 
 Both sides are folded here, so that SQLite only splits texts at what is not a letter:
 
@@ -12,6 +12,7 @@ Both sides are folded here, so that SQLite only splits texts at what is not a le
 - Marks of other scripts (vowel signs of Indic scripts, tone marks of Thai) are parts of words.
 """
 
+# ruff: noqa: RUF001 - letters of other scripts
 from __future__ import annotations
 
 import re

@@ -1,5 +1,6 @@
 """The tokenizers of the full-text index: words, or all runs of three characters."""
 
+# ruff: noqa: RUF001 - letters of other scripts
 from __future__ import annotations
 
 import os

@@ -1,5 +1,6 @@
 """Folding: spellings of one word become the same, and other words do not."""
 
+# ruff: noqa: RUF001 - letters of other scripts
 from __future__ import annotations
 
 import unicodedata

@@ -34,7 +34,12 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeGuard
 
-from flowvec.collection.store.filter_columns import COLUMNS, CONTAINS, text_contains, text_starts_with
+from flowvec.collection.store.filter_columns import (
+    COLUMNS,
+    CONTAINS,
+    text_contains,
+    text_starts_with,
+)
 from flowvec.collection.store.filter_values import (
     checked_flag,
     checked_scalar,
@@ -60,6 +65,7 @@ _MAX_PARAMETERS = 30_000 if sqlite3.sqlite_version_info >= (3, 32) else 900
 # How many conditions are joined in a row: each nests a statement deeper, and SQLite takes 1,000.
 _ROW = 16
 _MAX_SQL = 900_000  # SQLite's limit is a million bytes
+_OF_ABSENCE = {"exists", "empty"}
 _OPPOSITES = {"!=": "=", "not in": "in"}
 _WORDS = ("and", "or", "not")
 # How other libraries write what has other names here.
@@ -77,10 +83,14 @@ _IS_MISSING, _IS_MADE = "IN ('', 'null')", "IN ('array', 'object')"
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition over the table `items`, with `?` for each parameter in order."""
+    """A condition over the table `items`, with `?` for each parameter in order.
+
+    `fields` are those whose values it compares, as filters name them.
+    """
 
     sql: str
     parameters: tuple[str | int | float | None, ...]
+    fields: tuple[str, ...] = ()
 
 
 def compile_filter(filter: object) -> Condition:
@@ -100,7 +110,7 @@ def compile_filter(filter: object) -> Condition:
         )
     if len(sql) > _MAX_SQL:
         raise InputValueError("the filter is too long")
-    return Condition(sql, tuple(compiler.parameters))
+    return Condition(sql, tuple(compiler.parameters), tuple(dict.fromkeys(compiler.fields)))
 
 
 def add_functions(db: sqlite3.Connection) -> None:
@@ -156,6 +166,7 @@ def _value_at(metadata: str | None, path: str) -> Any:
 class _Compiler:
     def __init__(self) -> None:
         self.parameters: list[str | int | float | None] = []
+        self.fields: list[str] = []
         self.filters = self.conditions = 0
 
     def filter(self, filter: object, depth: int) -> str:
@@ -188,6 +199,8 @@ class _Compiler:
         if key in _ELSEWHERE:
             raise InputValueError(f"{key!r} is written {_ELSEWHERE[key]!r} in filters")
         path = key if key in COLUMNS else path_of(key)
+        if path not in COLUMNS and not (isinstance(value, Mapping) and _OF_ABSENCE & value.keys()):
+            self.fields.append(key)
         if not isinstance(value, Mapping):
             return self.operator(path, "=", value)
         if not value:
@@ -234,7 +247,7 @@ class _Compiler:
         return f"({same}{self._whole(field) if isinstance(scalar, str) else ''})"
 
     def large_in(self, field: JsonField, numbers: list[Any]) -> str:
-        """SQL for: the field is one of numbers that SQLite rounds. Python compares those exactly."""
+        """SQL for: the field is one of numbers that SQLite rounds, which Python compares."""
         least, most = _around(min(numbers))[0], _around(max(numbers))[1]
         self._use(least, most, json.dumps(numbers))
         return (

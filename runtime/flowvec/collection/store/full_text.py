@@ -34,13 +34,13 @@ _TRIGRAM_SINCE = (3, 34)
 # another version of Python may know more letters. Triggers keep it up to date.
 _CREATE = {
     "words": "CREATE VIRTUAL TABLE words USING fts5(text, {})",
-    "words_of_new": "CREATE TRIGGER words_of_new AFTER INSERT ON items BEGIN "
+    "words_of_new": "CREATE TRIGGER words_of_new AFTER INSERT ON items BEGIN "  # noqa: S608
     f"INSERT INTO words(rowid, text) VALUES (new.label, {FOLDED}(new.text)); END",
     "words_of_old": "CREATE TRIGGER words_of_old AFTER DELETE ON items BEGIN "
     "DELETE FROM words WHERE rowid = old.label; END",
 }
 _TABLE, *_TRIGGERS = _CREATE
-_FILL = f"INSERT INTO words(rowid, text) SELECT label, {FOLDED}(text) FROM items"
+_FILL = f"INSERT INTO words(rowid, text) SELECT label, {FOLDED}(text) FROM items"  # noqa: S608
 _INCOMPLETE = "its full-text index is incomplete; compact() rebuilds it"
 
 
@@ -199,7 +199,8 @@ def _compare_with_rows(connection: sqlite3.Connection, tokenize: str) -> None:
     differing = connection.execute(
         "SELECT count(*) FROM (SELECT label FROM main.items AS item LEFT JOIN main.words_content "  # noqa: S608
         f"AS entry ON entry.id = label WHERE entry.id IS NULL OR c0 IS NOT {FOLDED}(item.text) "
-        "UNION ALL SELECT id FROM main.words_content WHERE id NOT IN (SELECT label FROM main.items))"
+        "UNION ALL SELECT id FROM main.words_content "
+        "WHERE id NOT IN (SELECT label FROM main.items))"
     ).fetchone()[0]
     if differing:
         raise sqlite3.DatabaseError(f"{differing} rows have other texts there")

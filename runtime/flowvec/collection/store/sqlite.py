@@ -140,8 +140,8 @@ class Database:
             return ClosedError("this Collection is closed")
         if _is_locked(error):
             return CollectionBusyError(
-                f"{self.path} is locked by another program, such as sqlite3 or a backup. Try again, "
-                "or open the collection with a longer write_timeout"
+                f"{self.path} is locked by another program, such as sqlite3 or a backup. Try "
+                "again, or open the collection with a longer write_timeout"
             )
         # Python's message for bytes that are not UTF-8, SQLite's for missing tables.
         if isinstance(error, sqlite3.OperationalError):

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.store.deletions import Deletions
+from flowvec.collection.store.field_hints import FieldHints
 from flowvec.collection.store.field_indexes import FieldIndexes
 from flowvec.collection.store.file_systems import network_file_system
 from flowvec.collection.store.filters import Condition
@@ -88,6 +89,7 @@ class Store:
         full_text: its full-text index.
         snapshots: its records of graph files.
         field_indexes: its indexes over fields of the metadata.
+        field_hints: warns of filters' fields that no row has.
         metadata_changes: which rows' metadata changed.
         deletions: which rows were deleted last.
         sparse: sparse vectors of rows.
@@ -108,6 +110,7 @@ class Store:
         self.full_text = FullText(self.database)
         self.snapshots = SnapshotTable(self.database)
         self.field_indexes = FieldIndexes(self.database)
+        self.field_hints = FieldHints(self.database)
         self.metadata_changes = MetadataChanges(self.database, self.meta)
         self.deletions = Deletions(self.database, self.meta)
         self.sparse = SparseTable(self.database, self.meta)

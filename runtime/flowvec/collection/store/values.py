@@ -12,8 +12,8 @@
 | dicts | an object |
 
 A date or time with a time zone is stored in UTC, so that texts of different zones sort by time.
-Dates with and without a time zone cannot be compared. NaN is refused, except in a DataFrame, where it means a
-missing value.
+Dates with and without a time zone cannot be compared. NaN is refused, except in a DataFrame, where
+it means a missing value.
 """
 
 from __future__ import annotations
