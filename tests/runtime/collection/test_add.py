@@ -246,7 +246,6 @@ class Twice:
         lambda c: c.add_vectors([1], [[10**400, 0, 0, 0]]),
         lambda c: c.add_vectors([1], "text"),
         lambda c: c.add_vectors("id", vectors(2, dim=4)),
-        lambda c: c.delete("id"),
         lambda c: c.delete(7),
         lambda c: c.search([1, 2, 3]),
         lambda c: c.search([[1, 2, 3, 4]]),

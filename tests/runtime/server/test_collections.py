@@ -141,6 +141,8 @@ def test_the_life_of_rows(http: Any, name: str, tiny: Encoder) -> None:
         ("notes/search", {}, 400, "either query"),
         ("notes/search", {"query": "a", "K": 3}, 400, "K"),
         ("notes/search", {"query": "a", "k": -1}, 400, "k must be"),
+        ("notes/search", {"query": "a", "k": 0}, 400, "k must be at least 1"),
+        ("notes/search", {"query": "a", "fusion": "rrf"}, 400, "choose from weights, ranks"),
         ("notes/search", {"query": "a", "k": 20_000}, 400, "at most 10,000 rows"),
         ("notes/search", {"query": "a", "filter": {"n": {"~": 1}}}, 400, "'~'"),
         ("notes/search", {"query": "a", "rerank": "x"}, 404, "no reranker 'x'"),

@@ -35,7 +35,6 @@ __all__ = ["Scalar", "scalar_of", "storable"]
 Scalar = str | int | float | bool | None
 
 _MAX_DEPTH = 100
-_MAX_INT_DIGITS = 18  # any number of so many digits has at most 64 bits
 _PLAIN: frozenset[type] = frozenset((str, int, bool, type(None)))
 _ANY_DAY = date(2000, 1, 2)
 _WITHOUT_TIME = frozenset(("Y", "M", "W", "D"))
@@ -157,7 +156,7 @@ def _number_of(value: Decimal) -> int | float:
     if not value.is_finite():
         return float(value) if not value.is_snan() else math.nan
     exponent = cast(int, value.as_tuple().exponent)
-    if exponent >= 0 and value.adjusted() < _MAX_INT_DIGITS:
+    if exponent >= 0 and value.adjusted() < 20 and int(value).bit_length() <= 64:
         return int(value)
     number = float(value)
     if not math.isfinite(number) or Decimal(repr(number)) != value:
