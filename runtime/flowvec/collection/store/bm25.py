@@ -32,8 +32,8 @@ _LEAST_IDF = 1e-6
 # Where FTS5 has the number of rows and of tokens: "The Averages Record" of its documentation.
 _AVERAGES = 1
 
-# A word in more rows than a tenth finds none by itself, if the query has rarer words: it says
-# little, and to rank its rows takes long. In small collections all words do.
+# A word in more rows than a tenth is left out if the query has rarer words: it says little, and to
+# rank its rows takes long. In small collections no word is.
 _COMMON_ROWS, _COMMON_SHARE = 1 << 14, 10
 # All words together find at most so many times as many, so that a document can be a query.
 _ALL_WORDS = 5
@@ -109,7 +109,7 @@ class WordStatistics:
 
 
 def most_of_a_word(rows: int) -> int:
-    """In how many of the rows a word may be that finds rows beside rarer words."""
+    """In how many of the rows a word may be that counts beside rarer words."""
     return max(_COMMON_ROWS, rows // _COMMON_SHARE)
 
 

@@ -8,8 +8,8 @@ import math
 import uuid
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from zoneinfo import ZoneInfo
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -41,7 +41,6 @@ class Size(enum.StrEnum):
         (None, None),
         (Size.LARGE, "large"),
         (np.int8(-3), -3),
-        (np.uint64(2**64 - 1), 2**64 - 1),
         (np.float32(0.5), 0.5),
         (np.float64(0.1), 0.1),
         (np.longdouble(0.5), 0.5),
@@ -58,7 +57,6 @@ class Size(enum.StrEnum):
         (datetime(2026, 1, 2, 3, 4), "2026-01-02T03:04:00"),
         (datetime(2026, 1, 2, 3, 4, tzinfo=BERLIN), "2026-01-02T01:04:00+00:00"),
         (Decimal(2**64 - 1), 2**64 - 1),
-        (np.uint64(2**64 - 1), 2**64 - 1),
         (time(3, 4), "03:04:00"),
         (time(1, 4, tzinfo=timezone(timedelta(hours=2))), "23:04:00+00:00"),
         (time(1, 4, 5, 6, tzinfo=UTC), "01:04:05.000006+00:00"),
