@@ -26,13 +26,16 @@ class FieldHints:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._told: set[str] = set()
+        # Fields that some row has had, and those that were named.
+        self._known: set[str] = set()
 
     def after_nothing(self, condition: Condition | None) -> None:
         """Look at the fields of a condition that no row has met; inside `reading` or not."""
         for key in condition.fields if condition is not None else ():
-            if key not in self._told and self._is_in_no_row(key):
-                self._told.add(key)
+            if key in self._known or not self._has_rows():
+                continue
+            self._known.add(key)
+            if not self._has_rows(f"WHERE {JsonField(path_of(key)).type} IS NOT NULL"):
                 closest = get_close_matches(key, self._names(), 1)
                 logger.warning(
                     "%s: no row has the field %r, which a filter asks for%s",
@@ -41,13 +44,10 @@ class FieldHints:
                     f"; did you mean {closest[0]!r}?" if closest else "",
                 )
 
-    def _is_in_no_row(self, key: str) -> bool:
-        field = JsonField(path_of(key))
+    def _has_rows(self, where: str = "") -> bool:
         with self._database.reading(), self._database.translated():
-            connection = self._database.connection
-            statement = f"SELECT 1 FROM items WHERE {field.type} IS NOT NULL LIMIT 1"  # noqa: S608 - quoted
-            has_rows = connection.execute("SELECT 1 FROM items LIMIT 1").fetchone()
-            return has_rows is not None and connection.execute(statement).fetchone() is None
+            rows = self._database.connection.execute(f"SELECT 1 FROM items {where} LIMIT 1")  # noqa: S608 - quoted
+            return rows.fetchone() is not None
 
     def _names(self) -> list[str]:
         """Fields of the first rows, as filters name them."""
