@@ -82,6 +82,8 @@ def _upgrade(collection: Collection, version: str) -> None:
             is_small = len(collection) < 10
             collection.add_token_vectors(encoder, dtype="float16" if is_small else "signs")
             collection.add_vectors(["no tokens"], vectors(1, collection.info().dim), ["later"])
+    if version == "v6":
+        collection.index_texts()
 
 
 def _rename_model(folder: Path, name: str) -> None:

@@ -159,13 +159,12 @@ def _assert_same(ours: list[list[Hit]], theirs: list[list[Hit]]) -> None:
         {"k": 1600},
         {"k": 30, "min_score": 0.4},
         {"prefix": True},
-        {"with_vectors": True, "k": 0},
+        {"with_vectors": True, "k": 1},
         {"group_by": "g"},
         {"group_by": "n", "k": 5},  # there are three: all rows are looked at
         {"group_by": "g", "k": 6, "offset": 3, "filter": {"n": 1}},
         {"group_by": "g", "k": 60, "min_score": 0.4},
         {"group_by": "nothing", "k": 3},
-        {"group_by": "g", "k": 0},
     ],
     ids=str,
 )
@@ -235,7 +234,6 @@ def test_a_search_by_vectors_has_the_options_of_one_collection(
         {},
         {"lambda_mult": 0.0},
         {"lambda_mult": 1.0, "filter": {"n": 1}},
-        {"k": 0},
         {"k": 20, "fetch_k": 5},
         {"lambda_mult": 0.2, "fetch_k": 200, "with_vectors": True},
     ],

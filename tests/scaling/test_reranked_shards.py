@@ -99,7 +99,6 @@ def assert_same(ours: list[list[Hit]], theirs: list[list[Hit]]) -> None:
         {},
         {"k": 4, "rerank_from": 6},
         {"k": 20, "rerank_from": 5},
-        {"k": 0},
         {"k": 5, "offset": 3, "rerank_from": 30},
         {"filter": {"n": 1}, "exact": True},
         {"hybrid": True},

@@ -20,9 +20,10 @@ from flowvec.encoder.jobs import EncodeStatistics
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
 _SHOWN = 5
+SUGGESTED = "how to dye a rose in many colors"
 
 
-@app.command(epilog='Example: flowvec demo --query "what makes thunder"')
+@app.command(epilog=f'Example: flowvec demo --query "{SUGGESTED}"')
 def demo(
     query: Annotated[
         str | None, typer.Option(help="Search for this instead of the built-in queries.")
@@ -95,7 +96,7 @@ def demo(
             f"{sum(are_first)} of {len(are_first)} queries find their passage among the first "
             f"{_SHOWN}."
         )
-        typer.echo('Try your own:  flowvec demo --query "what makes thunder"')
+        typer.echo(f'Try your own:  flowvec demo --query "{SUGGESTED}"')
 
 
 def _plain(hit: Hit) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def pairs(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A txt, jsonl or csv file, or - for stdin.")
     ],
-    k: Annotated[int, typer.Option("-k", min=0, help="How many pairs to show.")] = 20,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many pairs to show.")] = 20,
     threshold: Annotated[
         float | None, typer.Option(help="Leave out pairs with a smaller cosine.")
     ] = None,

@@ -38,7 +38,7 @@ def search(
         ),
     ],
     query: Annotated[str, typer.Argument(help="The text to search for.")],
-    k: Annotated[int, typer.Option("-k", min=0, help="How many rows to show.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many rows to show.")] = 10,
     condition: Where = None,
     hybrid: Annotated[
         bool, typer.Option("--hybrid", help="Rank by words as well as by vectors.")

@@ -154,6 +154,7 @@ class Access:
         """Wait for the turn among processes; this thread has the one among threads."""
         self.check()
         self._writer_turn.acquire(max(0.0, until - time.monotonic()))
+        self._store.database.patience = max(0.0, until - time.monotonic())
         if self._store.meta.state() != self._index.state:
             self._index.refresh()
 
@@ -340,6 +341,7 @@ class Access:
             if not self._turn.acquire(timeout=timeout):
                 raise self._busy(timeout)
             self._writer_turn.acquire(timeout)
+            self._store.database.patience = timeout
             yield
         finally:
             self._leave_surely()

@@ -419,7 +419,7 @@ class AsyncCollection(OfOneProcess):
 
     @explaining(OF_ROWS)
     async def get(
-        self, ids: Sequence[Id], *, timeout: float | None = None
+        self, ids: Sequence[Id] | Id, *, timeout: float | None = None
     ) -> builtins.list[Item | None]:
         """Rows by id, as `Collection.get`; errors also as `search`."""
         async with self._calls.call(timeout):
@@ -427,7 +427,7 @@ class AsyncCollection(OfOneProcess):
 
     @explaining(OF_ROWS)
     async def get_sparse(
-        self, ids: Sequence[Id], *, timeout: float | None = None
+        self, ids: Sequence[Id] | Id, *, timeout: float | None = None
     ) -> builtins.list[SparseVectors | None]:
         """Sparse vectors of rows, as `Collection.get_sparse`; errors also as `search`."""
         async with self._calls.call(timeout):
@@ -586,7 +586,7 @@ class AsyncCollection(OfOneProcess):
     @explaining(OF_ROWS)
     async def delete(
         self,
-        ids: Sequence[Id] | None = None,
+        ids: Sequence[Id] | Id | None = None,
         *,
         filter: Filter | None = None,
         timeout: float | None = None,
@@ -598,7 +598,7 @@ class AsyncCollection(OfOneProcess):
     @explaining(OF_ROWS)
     async def update_metadata(
         self,
-        ids: Sequence[Id] | None = None,
+        ids: Sequence[Id] | Id | None = None,
         changes: Changes | None = None,
         *,
         filter: Filter | None = None,

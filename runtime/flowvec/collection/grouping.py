@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 from flowvec.collection.store.json_field import field_names
 
@@ -20,7 +21,9 @@ _MORE = 4
 
 
 def group_of(metadata: object, label: int, field: str) -> Hashable:
-    """What hits are merged by: equal for rows whose field has the same value of the same type.
+    """What hits are merged by: equal for rows whose fields are equal in filters.
+
+    So 7 and 7.0 are one group, and 1, true and "1" are three.
 
     A row whose field is null or missing is a group by itself.
 
@@ -32,7 +35,17 @@ def group_of(metadata: object, label: int, field: str) -> Hashable:
     value = metadata
     for name in field_names(field):
         value = value.get(name) if isinstance(value, dict) else None
-    return label if value is None else json.dumps(value, sort_keys=True)
+    return label if value is None else json.dumps(_as_compared(value), sort_keys=True)
+
+
+def _as_compared(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_as_compared(part) for part in value]
+    if isinstance(value, dict):
+        return {name: _as_compared(part) for name, part in value.items()}
+    return value
 
 
 def best_of_groups(

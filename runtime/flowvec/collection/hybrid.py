@@ -6,10 +6,11 @@ All of it are pure functions; `store/full_text.py` has the index.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
+
+from flowvec.texts.folding import folded, words_of
 
 __all__ = [
     "FUSIONS",
@@ -21,12 +22,9 @@ __all__ = [
     "fuse",
     "fuse_ranks",
     "fuse_scores",
-    "match_expression",
-    "match_terms",
+    "query_terms",
     "rank_share",
     "scaled",
-    "trigram_query",
-    "trigram_terms",
 ]
 
 Fusion = Literal["weights", "ranks"]
@@ -45,16 +43,8 @@ _RANK_OFFSET = 60
 # Shares whose sum is so near to 1 leave nothing.
 _ROUNDING = 1e-9
 
-# Lucene's list for English: words in half of all texts, which say little and are slow to look up.
-# fmt: off
-_STOP_WORDS = frozenset((
-    "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it",
-    "no", "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these", "they",
-    "this", "to", "was", "will", "with",
-))
-# fmt: on
-# A whole document as a query would have thousands of terms.
-_MAX_WORDS = 64
+# A longer text as a query is cut: each of its words is looked up.
+_MAX_WORDS = 10_000
 _MAX_SHORT_WORDS = 8
 _TRIGRAM = 3
 # Characters of scripts that write no spaces: Thai, Lao, Tibetan, Burmese, Khmer, kana, Chinese.
@@ -77,28 +67,32 @@ _ENDINGS = (
 _SHORTEST_STEM = 2
 
 
-def match_expression(text: str, *, prefix: bool = False) -> str | None:
-    """An FTS5 query for any of a text's words, see `match_terms`; None if it has none."""
-    return " OR ".join(match_terms(text, prefix=prefix)) or None
+def query_terms(
+    text: str, tokenizer: str | None, *, prefix: bool = False
+) -> tuple[list[str], list[str]]:
+    """FTS5 queries of one phrase each, for the words of a text; and words that have none.
 
+    Words are folded as the index is. One that occurs twice counts twice, as in BM25. Every word is
+    quoted: so it is never an FTS5 operator, and a word that FTS5 splits is found as a phrase.
 
-def match_terms(text: str, *, prefix: bool = False) -> list[str]:
-    """FTS5 queries of one phrase each, for the words of a text.
-
-    A word that occurs twice counts twice, as in BM25. English stop words are left out, unless there
-    are no others. Every word is quoted: so it is never an FTS5 operator, and a word that FTS5
-    splits is found as a phrase. FTS5 handles case and accents.
+    By trigrams, a word is found as a part of texts. Of scripts that write no spaces every run of
+    three characters is, so that a sentence finds texts that share a part of it.
 
     Args:
         text: the query.
+        tokenizer: of the index, `unicode61` or `trigram`.
         prefix: also find words that begin with the last word, if the text ends with it.
+
+    Returns:
+        The queries, and the words that are too short for trigrams.
     """
-    words = _words(unicodedata.normalize("NFC", text))
-    telling = _telling(words)
-    terms = [f'"{word}"' for word in telling[:_MAX_WORDS]]
-    if prefix and telling and telling[-1] is words[-1] and _is_in_word(text[-1]):
-        terms[-1:] = _begun(telling[-1])
-    return terms
+    words = words_of(text)[:_MAX_WORDS]
+    if tokenizer == "trigram":
+        return _trigram_terms(words)
+    terms = [f'"{word}"' for word in words]
+    if prefix and words and folded(text).endswith(words[-1]):
+        terms[-1:] = _begun(words[-1])
+    return terms, []
 
 
 def _begun(word: str) -> list[str]:
@@ -111,51 +105,23 @@ def _begun(word: str) -> list[str]:
         word + ending[typed:]
         for ending in _ENDINGS
         for typed in range(1, len(ending))
-        if word.lower().endswith(ending[:typed]) and len(word) - typed >= _SHORTEST_STEM
+        if word.endswith(ending[:typed]) and len(word) - typed >= _SHORTEST_STEM
     }
     if word[-2:-1] == word[-1:]:  # runn-ing
         completed.add(f"{word}ing")
     return [f'"{word}"*', *(f'"{term}"' for term in sorted(completed))]
 
 
-def trigram_query(text: str) -> tuple[str | None, list[str]]:
-    """As `match_expression` for an index by trigrams, and as `trigram_terms` the shorter words."""
-    terms, short = trigram_terms(text)
-    return " OR ".join(terms) or None, short
-
-
-def trigram_terms(text: str) -> tuple[list[str], list[str]]:
-    """As `match_terms` for an index by trigrams, and the words that are too short for it.
-
-    A word is found as a part of texts. Of scripts that write no spaces every run of three
-    characters is, so that a sentence finds texts that share a part of it.
-
-    Returns:
-        The queries, or if no word has three characters, the shorter words.
-    """
-    terms: list[str] = []
-    words = _telling(_words(unicodedata.normalize("NFC", text)))
+def _trigram_terms(words: list[str]) -> tuple[list[str], list[str]]:
+    terms, short = list[str](), dict[str, None]()
     for word in words:
-        if _WITHOUT_SPACES.search(word):
+        if len(word) < _TRIGRAM:
+            short[word] = None
+        elif _WITHOUT_SPACES.search(word):
             terms += [word[i : i + _TRIGRAM] for i in range(len(word) - _TRIGRAM + 1)]
-        elif len(word) >= _TRIGRAM:
+        else:
             terms.append(word)
-    if terms:
-        return [f'"{term}"' for term in terms[:_MAX_WORDS]], []
-    return [], list(dict.fromkeys(words))[:_MAX_SHORT_WORDS]
-
-
-def _telling(words: list[str]) -> list[str]:
-    return [word for word in words if word.lower() not in _STOP_WORDS] or words
-
-
-def _words(text: str) -> list[str]:
-    """Runs of letters, digits, underscores and combining marks."""
-    return "".join(c if _is_in_word(c) else " " for c in text).split()
-
-
-def _is_in_word(character: str) -> bool:
-    return character == "_" or unicodedata.category(character)[0] in "LMN"
+    return [f'"{term}"' for term in terms[:_MAX_WORDS]], list(short)[:_MAX_SHORT_WORDS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from flowvec.collection.collection import Collection
-from flowvec.collection.hybrid import HYBRID_DEPTH, match_terms, trigram_terms
+from flowvec.collection.hybrid import HYBRID_DEPTH, query_terms
 from flowvec.collection.model import check_sparse_queries
 from flowvec.collection.query import Floats, Queries, Searcher, SearchOptions
 from flowvec.collection.store.bm25 import Bm25, WordStatistics
@@ -177,8 +177,9 @@ class PartSearcher(Searcher):
         terms, short = self._terms(text, options)
         bm25, sizes = Bm25(self._store.database), dict[int, int]()
         scores: Scores = {}
-        if terms and by is not None:
-            scores = bm25.best(terms, by, HYBRID_DEPTH, options.condition)
+        if by is not None and (telling := by.telling(terms)):
+            statistics = by.of(terms, telling)
+            scores = bm25.best(telling, statistics, HYBRID_DEPTH, options.condition)
         elif short:
             scores = self._store.full_text.scan(short, HYBRID_DEPTH, options.condition)
             sizes = bm25.sizes(scores)
@@ -186,9 +187,7 @@ class PartSearcher(Searcher):
 
     def _terms(self, text: str, options: SearchOptions) -> tuple[list[str], list[str]]:
         """FTS5 queries for the words of a text; or words that are too short for the index."""
-        if self._store.full_text.tokenizer == "trigram":
-            return trigram_terms(text)
-        return match_terms(text, prefix=options.prefix), []
+        return query_terms(text, self._store.full_text.tokenizer, prefix=options.prefix)
 
     def items(self, labels: Sequence[int]) -> dict[int, Item]:
         """Rows by label, without those that were deleted since they were found."""

@@ -21,14 +21,14 @@ from flowvec.collection.hybrid import (
     Shares,
     fuse_ranks,
     fuse_scores,
-    match_expression,
+    query_terms,
     rank_share,
     scaled,
-    trigram_query,
 )
 from flowvec.collection.index.sparse_index import SparseIndex
 from flowvec.collection.index.vector_index import Nearest, VectorIndex
 from flowvec.collection.results import Hit
+from flowvec.collection.store.bm25 import Bm25
 from flowvec.collection.store.filter_columns import COLUMNS
 from flowvec.collection.store.filters import Condition, Filter, compile_filter
 from flowvec.collection.store.json_field import field_names
@@ -334,13 +334,11 @@ class Searcher:
     def _worded(self, text: str, options: SearchOptions) -> dict[int, float]:
         """BM25 of the rows that share words with a text, by label."""
         full_text, depth = self._store.full_text, HYBRID_DEPTH
-        short: list[str] = []
-        if full_text.tokenizer == "trigram":
-            expression, short = trigram_query(text)
-        else:
-            expression = match_expression(text, prefix=options.prefix)
-        if expression is not None:
-            return full_text.search(expression, depth, options.condition)
+        terms, short = query_terms(text, full_text.tokenizer, prefix=options.prefix)
+        if terms:
+            terms = Bm25(self._store.database).telling(terms, are_counted=bool(short))
+        if terms:
+            return full_text.search(" OR ".join(terms), depth, options.condition)
         return full_text.scan(short, depth, options.condition) if short else {}
 
     def _scores_of(self, vector: Floats, labels: Sequence[int]) -> dict[int, float]:

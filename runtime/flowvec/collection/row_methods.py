@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import eq
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,15 +16,16 @@ from flowvec.collection.foreign import OF_ROWS
 from flowvec.collection.index.vector_index import VectorIndex
 from flowvec.collection.results import Row
 from flowvec.collection.store.filters import Condition, Filter, compile_filter
-from flowvec.collection.store.rows import Id, Item, check_ids, encode_metadata
+from flowvec.collection.store.rows import Id, Item, encode_metadata
 from flowvec.collection.store.store import Store
-from flowvec.collection.validation import Changes, changed_metadata, check_changes
+from flowvec.collection.validation import Changes, changed_metadata, check_changes, ids_of
 from flowvec.errors import FlowvecError, InputTypeError, InputValueError
-from flowvec.sequences import as_list
 from flowvec.spelled import Spelled
 from flowvec.unpicklable import OfOneProcess
 
 __all__ = ["RowMethods"]
+
+T = TypeVar("T")
 
 _MOST_ROWS = 1 << 40
 _MOST_LABEL = 1 << 62
@@ -71,7 +72,8 @@ class RowMethods(OfOneProcess):
         if condition is None:
             return len(self)
         with self._access.reading():
-            return self._store.count_where(condition)
+            count = self._store.count_where(condition)
+        return self._said(condition, count)
 
     @explaining(OF_ROWS)
     def ids(self, filter: Filter | None = None) -> builtins.list[Id]:
@@ -86,16 +88,27 @@ class RowMethods(OfOneProcess):
         """
         condition = _condition(filter)
         with self._access.reading():
-            return [item for item, _ in self._store.ids_where(condition)]
+            found = [item for item, _ in self._store.ids_where(condition)]
+        return self._said(condition, found)
 
     @explaining(OF_ROWS)
-    def get(self, ids: Sequence[Id]) -> builtins.list[Item | None]:
+    def get(self, ids: Sequence[Id] | Id) -> builtins.list[Item | None]:
         """Rows by id, in the order of the ids; None for an unknown id.
 
+            >>> with Collection.create("few", dim=2) as collection:
+            ...     collection.add_vectors(["a", "b"], [[1, 0], [0, 1]], ["one", "two"])
+            ...     [row.text for row in collection.get(["b", "a"])], collection.get("c")
+            Added(rows=2, replaced=0, truncated=0)
+            (['two', 'one'], [None])
+
+        Args:
+            ids: ids of the rows, or one id, which gives a list of one.
+
         Raises:
+            InputTypeError, InputValueError: an id is not valid.
             CorruptCollectionError: a row does not match its checksum.
         """
-        keys = check_ids(as_list("ids", ids))
+        keys = ids_of(ids)
         with self._access.reading():
             labels = dict(self._store.labels_of(keys))
             items = self._store.read(list(labels.values()))
@@ -149,7 +162,7 @@ class RowMethods(OfOneProcess):
                     for i in items
                 ]
                 label = items[-1].label
-        return rows
+        return rows if after is not None else self._said(condition, rows)
 
     @explaining(OF_ROWS)
     def rows(self, filter: Filter | None = None) -> Iterator[Item]:
@@ -180,11 +193,11 @@ class RowMethods(OfOneProcess):
             after = items[-1].label
 
     @explaining(OF_ROWS)
-    def delete(self, ids: Sequence[Id] | None = None, *, filter: Filter | None = None) -> int:
+    def delete(self, ids: Sequence[Id] | Id | None = None, *, filter: Filter | None = None) -> int:
         """Delete rows by id or by a filter. Unknown ids are ignored. On disk when it returns.
 
         Args:
-            ids: ids of the rows.
+            ids: ids of the rows, or one id.
             filter: as for `search`: all rows that meet it when they are deleted. `{}` is all rows.
 
         Returns:
@@ -205,12 +218,12 @@ class RowMethods(OfOneProcess):
                 self._index.stage(labels)
             return len(labels)
 
-        return self._changed(change)
+        return self._said(condition, self._changed(change))
 
     @explaining(OF_ROWS)
     def update_metadata(
         self,
-        ids: Sequence[Id] | None = None,
+        ids: Sequence[Id] | Id | None = None,
         changes: Changes | None = None,
         *,
         filter: Filter | None = None,
@@ -226,10 +239,11 @@ class RowMethods(OfOneProcess):
             {'n': 2}
 
         Args:
-            ids: ids of the rows; unknown ones are ignored.
+            ids: ids of the rows, or one id; unknown ones are ignored.
             changes: a dict of fields and their new values for all of these rows, or a list with a
                 dict for each id. None removes a field; other fields stay as they are. A field that
-                holds a dict is replaced as a whole. Names are literal: a dot leads nowhere.
+                holds a dict is replaced as a whole. Names are those of filters: `"author.name"` is
+                the field `name` in `author`, made if needed, and `"a\\.b"` is the field `a.b`.
             filter: instead of ids, as for `search`: all rows that meet it when they are changed.
 
         Returns:
@@ -244,11 +258,12 @@ class RowMethods(OfOneProcess):
         each = check_changes(changes, None if condition is not None else len(keys))
         if condition is not None:
             # All rows are chosen first: a change may make other rows meet the filter.
-            return self._changed(
+            changed = self._changed(
                 lambda: self._change_metadata(
                     self._store.labels(condition).tolist(), lambda _: each
                 )
             )
+            return self._said(condition, changed)
         changes_by_id: dict[Id, builtins.list[dict[str, Any]]] = {}
         for key, fields in zip(keys, each, strict=True):
             changes_by_id.setdefault(key, []).append(fields)
@@ -279,6 +294,12 @@ class RowMethods(OfOneProcess):
             self._index.stage()  # the same rows, in a state of another number
         return len(labels)
 
+    def _said(self, condition: Condition | None, found: T) -> T:
+        """What a filter has found; if that is nothing, a misspelt field is named in a warning."""
+        if not found:
+            self._store.field_hints.after_nothing(condition)
+        return found
+
     def _changed(self, change: Callable[[], int]) -> int:
         """Make a change in a transaction, and return what it returns."""
         return self._access.change(change)
@@ -299,7 +320,7 @@ def _label_of(after: object) -> int:
 
 
 def _checked_choice(
-    ids: Sequence[Id] | None, filter: Filter | None
+    ids: Sequence[Id] | Id | None, filter: Filter | None
 ) -> tuple[builtins.list[Id], Condition | None]:
     """Checked ids, or a filter's condition.
 
@@ -317,4 +338,4 @@ def _checked_choice(
         )
     if ids is None:
         return [], _condition(filter)
-    return check_ids(as_list("ids", ids, ordered=False)), None
+    return ids_of(ids, ordered=False), None

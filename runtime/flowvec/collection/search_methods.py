@@ -115,7 +115,7 @@ class SearchMethods(UpkeepMethods, SparseMethods, TokenMethods):
             Hits, best first.
 
         Raises:
-            InputValueError: k is negative; the vector has another length, NaN or infinity; the
+            InputValueError: k is below 1; the vector has another length, NaN or infinity; the
                 filter is not valid; `text` with a query that is a text, or without use.
             CollectionError: the query is a text, and the collection was opened without an Encoder.
         """
@@ -264,13 +264,21 @@ class SearchMethods(UpkeepMethods, SparseMethods, TokenMethods):
         """The hits before reranking, from vectors of the queries, float32 (queries, dim)."""
         options = plan.first_stage
         if not options.hybrid or not len(vectors):
-            return self._searcher.hits(Queries(vectors), options)
+            return self._told(options, self._searcher.hits(Queries(vectors), options))
         sparse = plan.sparse
         if options.shares.sparse > 0 and sparse is None and plan.texts is not None:
             sparse = self._checked_sparse_encoder().encode_query(plan.texts)
         if options.shares.words > 0 and not self._has_full_text():
             self.index_texts()
-        return self._searcher.hits(Queries(vectors, plan.texts, sparse), options)
+        return self._told(
+            options, self._searcher.hits(Queries(vectors, plan.texts, sparse), options)
+        )
+
+    def _told(self, options: SearchOptions, hits: list[list[Hit]]) -> list[list[Hit]]:
+        """The hits; if there are none, a field that a filter misspells is named in a warning."""
+        if not any(hits) and options.min_score is None:
+            self._store.field_hints.after_nothing(options.condition)
+        return hits
 
     def _has_sparse(self, sparse: object) -> bool:
         """Whether a search has sparse vectors of its queries, or can make them."""
@@ -300,4 +308,7 @@ class SearchMethods(UpkeepMethods, SparseMethods, TokenMethods):
         """
         self._access.check()
         options = SearchOptions.checked(k, filter, exact=exact, ef=ef)
-        return self._searcher.ids(check_vectors(queries, self._dim, "queries"), options)
+        ids, scores = self._searcher.ids(check_vectors(queries, self._dim, "queries"), options)
+        if not any(ids):
+            self._store.field_hints.after_nothing(options.condition)
+        return ids, scores

@@ -21,7 +21,7 @@ from flowvec.collection.results import Hit
 from flowvec.collection.store.filters import Filter
 from flowvec.collection.store.rows import Id, Rows, check_ids
 from flowvec.collection.store.store import Store
-from flowvec.collection.validation import check_count, last_of_each, texts_of
+from flowvec.collection.validation import check_count, ids_of, last_of_each, texts_of
 from flowvec.errors import CollectionError, InputTypeError, InputValueError
 from flowvec.sequences import as_list
 from flowvec.sparse.checking import checked_sparse, chosen_rows
@@ -179,13 +179,13 @@ class SparseMethods(EncoderMethods):
                 )
 
     @explaining(OF_ROWS)
-    def get_sparse(self, ids: Sequence[Id]) -> builtins.list[SparseVectors | None]:
+    def get_sparse(self, ids: Sequence[Id] | Id) -> builtins.list[SparseVectors | None]:
         """Sparse vectors of rows, in the order of the ids; None for a row without one.
 
         Raises:
             CorruptCollectionError: one does not match its checksum.
         """
-        keys = check_ids(as_list("ids", ids))
+        keys = ids_of(ids)
         with self._access.reading():
             labels = dict(self._store.labels_of(keys))
             found = self._store.sparse.read(builtins.list(labels.values()))
@@ -272,6 +272,8 @@ class SparseMethods(EncoderMethods):
         )
         self._access.check()
         hits = self._searcher.sparse_hits(vectors, options)
+        if not any(hits) and min_score is None:
+            self._store.field_hints.after_nothing(options.condition)
         return [line[options.offset :] for line in hits]
 
     def _sparse_queries(self, queries: object, name: str) -> SparseVectors:

@@ -17,7 +17,7 @@ from flowvec.collection.encoder_methods import EncoderMethods
 from flowvec.collection.index.sparse_index import SparseIndex
 from flowvec.collection.results import CollectionInfo
 from flowvec.collection.row_methods import RowMethods
-from flowvec.collection.store.full_text import TOKENIZERS, TextTokenizer
+from flowvec.collection.store.full_text import TOKENIZERS, FullText, TextTokenizer
 from flowvec.collection.validation import check_share, check_vectors, texts_of
 from flowvec.errors import (
     CollectionBusyError,
@@ -135,27 +135,38 @@ class UpkeepMethods(RowMethods, EncoderMethods):
         if tokenizer is not None:
             choice("tokenizer", tokenizer, TOKENIZERS)
         self._access.check()
-        existing = self._store.full_text.tokenizer if self._has_full_text() else None
+        with self._access.reading():
+            existing, is_old = self._store.full_text.tokenizer, not self._store.full_text.exists
         is_building = False
         try:
             with self._access.writing():
                 is_building = True
                 full_text = self._store.full_text
                 if not full_text.exists or tokenizer not in (None, full_text.tokenizer):
-                    logger.info("%s: creating the full-text index", self._path)
+                    self._say_what_is_made(full_text)
                     with self._store.transaction():
                         self._store.build_full_text(tokenizer)
         except CollectionError as error:
             if is_building:
                 raise
+            if existing is None:
+                what = "this collection has none, and it cannot be created"
+            elif is_old:
+                what = "the one here is of an earlier version, and cannot be made again"
+            else:
+                what = f"the one here is by {existing}, and cannot be made by {tokenizer}"
             kind = type(error) if isinstance(error, CollectionBusyError) else CollectionError
-            raise kind(
-                f"the full-text index has the tokenizer {existing}, and it cannot be made again "
-                f"with {tokenizer} now: {error}"
-                if existing
-                else "hybrid searches need a full-text index; this collection has none, and it "
-                f"cannot be created now: {error}"
-            ) from error
+            raise kind(f"hybrid searches need a full-text index; {what} now: {error}") from error
+
+    def _say_what_is_made(self, full_text: FullText) -> None:
+        if full_text.exists_in_part and not full_text.exists:
+            logger.warning(
+                "%s: its full-text index is of an earlier version of flowvec, or incomplete: it is "
+                "made again, once",
+                self._path,
+            )
+        else:
+            logger.info("%s: creating the full-text index", self._path)
 
     def _has_full_text(self) -> bool:
         with self._access.reading():

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
 from flowvec.arguments import number, seconds_or_none, whole_number
-from flowvec.collection.store.rows import Id, encode_metadata
+from flowvec.collection.store.json_field import field_names
+from flowvec.collection.store.rows import Id, check_ids, encode_metadata
 from flowvec.collection.store.values import storable
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
@@ -30,6 +32,7 @@ __all__ = [
     "check_vectors",
     "check_weight",
     "checked_write_timeout",
+    "ids_of",
     "last_of_each",
     "round_to_float16",
     "texts_of",
@@ -59,13 +62,13 @@ Changes = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 def check_k(k: object, name: str = "k") -> int:
-    """How many hits to give, or to skip.
+    """How many hits to give, at least one; or under another name, to skip.
 
     Raises:
         InputTypeError: it is not a whole number.
-        InputValueError: it is negative.
+        InputValueError: it is negative, or there are no hits to give.
     """
-    return min(whole_number(name, k, 0, most=None), _MOST_HITS)
+    return min(whole_number(name, k, 1 if name == "k" else 0, most=None), _MOST_HITS)
 
 
 def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np.float32]:
@@ -299,6 +302,17 @@ def check_changes(changes: Changes | None, count: int | None) -> list[dict[str, 
     return [_change(fields, f"changes {i}") for i, fields in enumerate(several)]
 
 
+def ids_of(ids: object, *, ordered: bool = True) -> list[Id]:
+    """The ids that a caller names rows by: several, or one.
+
+    Raises:
+        InputTypeError, InputValueError: they are not valid.
+    """
+    if isinstance(ids, str | int | np.integer | UUID):
+        return check_ids([ids])
+    return check_ids(as_list("ids", ids, ordered=ordered))  # type: ignore[arg-type]
+
+
 def _change(fields: Mapping[str, Any], where: str) -> dict[str, Any]:
     change: dict[str, Any] = storable(fields, where)
     place = place_of_surrogate(change)
@@ -314,14 +328,34 @@ def changed_metadata(
 ) -> str | None:
     """A row's metadata after changes, as JSON; a field that is None is removed.
 
+    Names lead to fields as in filters: a dot leads into a nested object, which is made if needed.
+
     Raises:
         InputValueError: it cannot be stored.
     """
     fields = dict(metadata or {})
     for change in changes:
-        fields |= change
-        fields = {name: v for name, v in fields.items() if v is not None or name not in change}
+        for key, value in change.items():
+            fields = _with(fields, field_names(key), value, f"metadata of row {item!r}")
     return None if metadata is None and not fields else encode_metadata(fields, item)
+
+
+def _with(fields: dict[str, Any], names: list[str], value: Any, where: str) -> dict[str, Any]:
+    """An object with another value in the place that names lead to."""
+    first, *further = names
+    if further:
+        inner = fields.get(first)
+        if inner is None and value is None:
+            return fields
+        if inner is not None and not isinstance(inner, dict):
+            raise InputValueError(
+                f"{where}: its field {first!r} is not an object, so that {further[0]!r} cannot be "
+                "in it; a backslash before a dot makes the dot a part of the name"
+            )
+        value = _with(inner or {}, further, value, where)
+    if value is None:
+        return {name: part for name, part in fields.items() if name != first}
+    return {**fields, first: value}
 
 
 def last_of_each(ids: Sequence[Id]) -> list[int]:

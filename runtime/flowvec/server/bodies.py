@@ -4,7 +4,7 @@ fields."""
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ _NO_IDS = (
 )
 # Types in msgspec's messages, between grave accents, and JSON's names of them.
 _JSON_TYPES = {"bool": "boolean", "float": "number", "int": "integer", "str": "string"}
+_FIELD = re.compile(r"at `\$\.(\w+)`")
 _TYPE = re.compile(r"(?<=[` ])(bool|float|int|str)(?=[` ])")
 
 
@@ -44,7 +45,7 @@ def decoded(with_: msgspec.json.Decoder[S], body: bytes) -> S:
     try:
         return with_.decode(body)
     except msgspec.ValidationError as error:
-        raise misfit("the body", error) from None
+        raise misfit("the body", error, with_.type) from None
     except msgspec.DecodeError as error:
         raise Refusal("malformed", f"the body is not JSON: {error}") from None
     except UnicodeDecodeError:
@@ -53,12 +54,24 @@ def decoded(with_: msgspec.json.Decoder[S], body: bytes) -> S:
         raise Refusal("malformed", "the body is nested too deeply") from None
 
 
-def misfit(what: str, error: msgspec.ValidationError) -> Refusal:
+def misfit(what: str, error: msgspec.ValidationError, kind: object) -> Refusal:
     """A body, or something else, that is not of the type that a route takes."""
     reason = str(error)
     if reason.startswith("Expected"):
         reason = _TYPE.sub(lambda match: _JSON_TYPES[match[0]], reason)
+    elif reason.startswith("Invalid enum value") and isinstance(kind, type):
+        place = _FIELD.search(reason)
+        hints = get_type_hints(kind)
+        if place is not None and (values := _choices(hints.get(place[1]))):
+            reason += f"; choose from {', '.join(map(str, values))}"
     return Refusal("invalid", f"{what} is not as this route takes it: {reason}")
+
+
+def _choices(hint: object) -> list[object]:
+    """The values of a field, if its type lists them."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [value for part in get_args(hint) for value in _choices(part)]
 
 
 def texts_of(

@@ -145,18 +145,18 @@ class NewSparse(_Body):
 
 
 class Get(_Body):
-    """Rows by id."""
+    """Rows by id: a list of ids, or one."""
 
-    ids: list[Id]
+    ids: list[Id] | Id
     with_vectors: bool = False
     with_sparse: bool = False
     text_limit: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class ByFilter(_Body):
-    """Rows by id or by a filter."""
+    """Rows by id, several or one, or by a filter."""
 
-    ids: list[Id] | None = None
+    ids: list[Id] | Id | None = None
     filter: dict[str, Any] | None = None
 
 

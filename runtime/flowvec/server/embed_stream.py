@@ -35,7 +35,7 @@ async def embed_stream(served: Served, request: Request) -> Answer:
     try:
         query = msgspec.convert(request.query, StreamQuery, strict=False)
     except msgspec.ValidationError as error:
-        raise misfit("the URL", error) from None
+        raise misfit("the URL", error, StreamQuery) from None
     model = served.encoder(query.model)
     options = _options(query, model, served.settings.truncate)
     model.encoder.job(**options)  # checks them

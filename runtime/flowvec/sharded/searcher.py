@@ -21,8 +21,8 @@ from flowvec.collection.reranking import RERANK_FROM
 from flowvec.collection.results import Hit
 from flowvec.collection.search_plan import SearchPlan
 from flowvec.collection.store.filters import Filter
-from flowvec.collection.store.rows import Id, Item, check_ids
-from flowvec.collection.validation import texts_of
+from flowvec.collection.store.rows import Id, Item
+from flowvec.collection.validation import ids_of, texts_of
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
@@ -357,12 +357,12 @@ class ShardedSearcher:
         return ShardedHits(hits, self._calls.in_order(missing))
 
     @explaining(OF_ROWS)
-    def get(self, ids: Sequence[Id], *, timeout: float | None = None) -> ShardedRows:
+    def get(self, ids: Sequence[Id] | Id, *, timeout: float | None = None) -> ShardedRows:
         """Rows by id, from all shards, as `Collection.get` reads them.
 
         Args:
-            ids: ids of the rows. Of rows with the same id in several shards, that of the first
-                shard is read.
+            ids: ids of the rows, or one id. Of rows with the same id in several shards, that of
+                the first shard is read.
             timeout: seconds that a shard may take; None is the one of this object.
 
         Returns:
@@ -374,7 +374,7 @@ class ShardedSearcher:
             ClosedError: after `close`.
             InputTypeError, InputValueError: an id is not valid.
         """
-        keys = check_ids(as_list("ids", ids))
+        keys = ids_of(ids)
         self._calls.check_open()
         if not keys:
             return ShardedRows([], {})

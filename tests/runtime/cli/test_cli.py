@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from flowvec import Collection, Encoder
+from flowvec.cli.demo import SUGGESTED
 
 COMMANDS = [
     "bench", "compact", "compare", "delete", "demo", "doctor", "dump", "encode", "eval", "export",
@@ -390,6 +391,11 @@ def test_demo_shows_neighbours(flowvec) -> None:
     assert "of 20 queries find their passage" in done.stdout
     result = json.loads(flowvec("demo", "--query", "how banks lend money", "--json").stdout)
     assert len(result["results"][0]["hits"]) == 5
+    assert f'flowvec demo --query "{SUGGESTED}"' in done.stdout
+    result = json.loads(flowvec("demo", "--query", SUGGESTED, "--json").stdout)
+    best, second = result["results"][0]["hits"][:2]
+    assert best["title"] == "Rainbow rose"
+    assert best["score"] > 1.5 * second["score"]
 
 
 # --- extras ---------------------------------------------------------------------------------------

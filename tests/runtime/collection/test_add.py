@@ -145,9 +145,15 @@ def test_a_single_text_is_refused_as_ids(tmp_path: Path, ids, tiny: Encoder) -> 
             c.add(ids, ["x", "y", "z"])
         with pytest.raises(InputTypeError, match="texts must be a list"):
             c.add([1, 2, 3], "abc")  # type: ignore[arg-type]
-        for method in (c.delete, c.get):
-            with pytest.raises(InputTypeError, match="ids must be a list"):
-                method(ids)
+        c.add(["a", "b", "c", "abc"], ["x", "y", "z", "abc"])
+        for method, found in ((c.get, ["abc"]), (c.delete, 1)):
+            if isinstance(ids, str):  # it is one id
+                result = method(ids)
+                named = [row and row.id for row in result] if isinstance(result, list) else result
+                assert named == found
+            else:
+                with pytest.raises(InputTypeError, match="ids must be a list"):
+                    method(ids)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +252,8 @@ class Twice:
         lambda c: c.add_vectors([1], [[10**400, 0, 0, 0]]),
         lambda c: c.add_vectors([1], "text"),
         lambda c: c.add_vectors("id", vectors(2, dim=4)),
-        lambda c: c.delete("id"),
-        lambda c: c.delete(7),
+        lambda c: c.delete(7.5),
+        lambda c: c.search(vectors(1, dim=4)[0], k=0),
         lambda c: c.search([1, 2, 3]),
         lambda c: c.search([[1, 2, 3, 4]]),
         lambda c: c.search([1, 2, 3, [4]]),

@@ -66,7 +66,8 @@ def test_diverse_hits_are_hits_of_a_search(tmp_path: Path) -> None:
             np.testing.assert_array_equal(hit.vector, rows[hit.id])
         assert all(hit.vector is None for hit in c.search_mmr(query, 5))
         assert len(c.search_mmr(query, 30, fetch_k=3)) == 30
-        assert c.search_mmr(query, 0) == []
+        with pytest.raises(InputValueError, match="k must be at least 1"):
+            c.search_mmr(query, 0)
 
 
 def test_hits_have_vectors_on_request(tmp_path: Path, tiny: Encoder, reranker: Reranker) -> None:

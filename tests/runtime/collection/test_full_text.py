@@ -1,5 +1,6 @@
 """The tokenizers of the full-text index: words, or all runs of three characters."""
 
+# ruff: noqa: RUF001 - letters of other scripts
 from __future__ import annotations
 
 import os
@@ -8,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import unicodedata
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,12 @@ from flowvec import (
     InputTypeError,
     InputValueError,
 )
-from flowvec.collection.hybrid import match_expression, trigram_query
+from flowvec.collection.hybrid import query_terms
 from flowvec.collection.store import full_text
+from flowvec.collection.store.bm25 import WordStatistics
+from flowvec.collection.store.full_text import TOKENIZERS
 from flowvec.collection.store.store import FILE, Store
+from flowvec.texts.folding import folded
 from tests.runtime.collection.conftest import SETTINGS
 
 FORMATS = Path(__file__).resolve().parents[2] / "data/formats"
@@ -119,9 +124,9 @@ def test_trigrams_follow_changes_and_filters(c: Collection) -> None:
 def test_the_tokenizer_is_recorded_and_kept(tmp_path: Path, tiny: Encoder, c: Collection) -> None:
     assert c.info().full_text is None
     c.index_texts()
-    assert (c.info().full_text, version_of(tmp_path / "c")) == ("unicode61", 2)
+    assert (c.info().full_text, version_of(tmp_path / "c")) == ("unicode61", 6)
     c.index_texts(tokenizer="trigram")
-    assert (c.info().full_text, version_of(tmp_path / "c")) == ("trigram", 3)
+    assert (c.info().full_text, version_of(tmp_path / "c")) == ("trigram", 6)
     with Collection.open(tmp_path / "c", encoder=tiny) as other:
         assert other.info().full_text == "trigram"
         assert first(other, "東京の天気") == "tokyo"
@@ -160,11 +165,11 @@ def test_a_change_that_fails_leaves_the_index_as_it_was(
 ) -> None:
     c.index_texts()
     created = full_text._CREATE
-    monkeypatch.setattr(full_text, "_CREATE", (*created[:2], "no sql"))
+    monkeypatch.setattr(full_text, "_CREATE", created | {"words_of_old": "no sql"})
     with pytest.raises(CollectionError):
         c.index_texts(tokenizer="trigram")
     monkeypatch.undo()
-    assert (c.info().full_text, version_of(tmp_path / "c")) == ("unicode61", 2)
+    assert (c.info().full_text, version_of(tmp_path / "c")) == ("unicode61", 6)
     assert worded(c, "computers") == ["english"]
     assert c.verify() == []
 
@@ -208,7 +213,7 @@ for kill in range(25):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("name", ["collection-v1-texts", "collection-v2-vectors"])
 def test_a_kill_leaves_one_tokenizer_or_the_other(tmp_path: Path, name: str) -> None:
-    """From every layout; the upgrade to version 3 is part of the same transaction."""
+    """From every layout; the upgrade to version 6 is part of the same transaction."""
     shutil.copytree(FORMATS / name, tmp_path / "c")
     with Collection.open(tmp_path / "c") as c:
         rows = [(item.id, item.text, item.metadata) for item in c.rows()]
@@ -229,18 +234,18 @@ def test_a_kill_leaves_one_tokenizer_or_the_other(tmp_path: Path, name: str) -> 
         c.add_vectors(["new"], np.ones((1, c.info().dim)), ["東京の天気"])
         assert c._store.full_text.search('"東京の"', 9)
         assert c.verify() == []
-    assert version_of(tmp_path / "c") == 3
+    assert version_of(tmp_path / "c") == 6
 
 
 def test_changing_an_old_collection_does_not_lower_its_version(tmp_path: Path) -> None:
     shutil.copytree(FORMATS / "collection-v1-texts", tmp_path / "c")
     with Collection.open(tmp_path / "c") as c:
         c.index_texts(tokenizer="trigram")
-        assert version_of(tmp_path / "c") == 3
+        assert version_of(tmp_path / "c") == 6
         c.delete(["a"])
         c.index_texts(tokenizer="unicode61")
         assert c.verify() == []
-    assert version_of(tmp_path / "c") == 3
+    assert version_of(tmp_path / "c") == 6
 
 
 # --- prefixes -------------------------------------------------------------------------------------
@@ -250,7 +255,7 @@ def test_changing_an_old_collection_does_not_lower_its_version(tmp_path: Path) -
     ("query", "finds"),
     [
         ("comp", True), ("the comp", True), ("COMPU", True), ("computers", True),
-        ("comp ", False), ("comp.", False), ("comp the", False), ("omputer", False),
+        ("comp ", False), ("comp.", False), ("comp cat", False), ("omputer", False),
         ("unbeliev", True), ("unbelievab", True), ("comp x", False),
     ],
 )  # fmt: skip
@@ -279,9 +284,9 @@ def test_every_beginning_of_a_word_finds_it(tmp_path: Path, word: str) -> None:
             store.upsert(["a", "b"], np.zeros((2, 3), np.float32), [word, "12"], [None] * 2)
             store.build_full_text()
         for end in range(1, len(word) + 1):
-            expression = match_expression(word[:end], prefix=True)
-            assert list(store.full_text.search(expression or "", 9)) == [1], word[:end]
-        assert not store.full_text.search(match_expression(word[:2], prefix=False) or "", 9)
+            terms, _ = query_terms(word[:end], "unicode61", prefix=True)
+            assert list(store.full_text.search(" OR ".join(terms), 9)) == [1], word[:end]
+        assert not store.full_text.search(query_terms(word[:2], "unicode61")[0][0], 9)
 
 
 def test_a_prefix_is_for_hybrid_searches(c: Collection) -> None:
@@ -305,25 +310,24 @@ QUERIES = SOME | st.text(max_size=12)
 def test_trigram_queries_agree_with_python(
     tmp_path_factory: Any, texts: list[str], query: str
 ) -> None:
-    expression, short = trigram_query(query)
-    terms = short if expression is None else [t.strip('"') for t in expression.split(" OR ")]
+    terms, short = query_terms(query, "trigram")
+    parts = [term.strip('"') for term in terms] or short
     expected = {i + 1 for i, text in enumerate(texts)
-                if any(term.lower() in text.lower() for term in terms)}  # fmt: skip
+                if any(part in folded(text) for part in parts)}  # fmt: skip
     folder = tmp_path_factory.mktemp("store")
     with closing(Store(folder / FILE, create=SETTINGS)) as store:
         with store.transaction():
             vectors = np.zeros((len(texts), 3), np.float32)
             store.upsert(range(len(texts)), vectors, texts, [None] * len(texts))
             store.build_full_text("trigram")
-        found = (
-            store.full_text.scan(short, 99) if short
-            else store.full_text.search(expression, 99) if expression else {}
+        rows = (
+            store.full_text.search(" OR ".join(terms), 99) if terms
+            else store.full_text.scan(short, 99) if short else {}
         )  # fmt: skip
-        assert set(found) == expected
+        assert set(rows) == expected
         for prefix in (False, True):
-            expression = match_expression(query, prefix=prefix)
-            if expression is not None:
-                store.full_text.search(expression, 9)  # no text is an error of syntax
+            for term in query_terms(query, "unicode61", prefix=prefix)[0]:
+                store.full_text.search(term, 9)  # no text is an error of syntax
 
 
 def test_another_tokenizer_that_cannot_be_made_is_refused_by_the_name_of_the_one_that_is_there(
@@ -340,3 +344,93 @@ def test_another_tokenizer_that_cannot_be_made_is_refused_by_the_name_of_the_one
             ),
         ):
             other.index_texts(tokenizer="trigram")
+
+
+# --- spellings ------------------------------------------------------------------------------------
+
+SCRIPTS = {
+    "arabic": "السَّلامُ عليكم يا أصدقاء",
+    "armenian": "Հայաստան երկիր",
+    "bengali": "আমার সোনার বাংলা",
+    "chinese": "東京 漢字",
+    "cyrillic": "Новый ёж пьёт чай",
+    "devanagari": "यह किताब अच्छी है",
+    "ethiopic": "ሰላም ለዓለም",
+    "georgian": "საქართველო ქვეყანა",
+    "greek": "Η Αθήνα είναι ωραία πόλη",
+    "hangul": "한국어를 공부합니다",
+    "hebrew": "שָׁלוֹם לָעוֹלָם",
+    "kana": "ガラス データ ぱぴぷ",
+    "khmer": "ភាសា ខ្មែរ",
+    "latin": "Crème brûlée à la façon Łódź oﬃce",
+    "myanmar": "မြန်မာ ဘာသာ",
+    "persian": "می\u200cخواهم بروم",
+    "tamil": "தமிழ் மொழி",
+    "thai": "ภาษาไทย น้ำ",
+    "vietnamese": "Tiếng Việt rất đẹp",
+}
+
+
+@pytest.fixture(scope="module", params=["unicode61", "trigram"])
+def of_scripts(request: Any, tmp_path_factory: Any) -> Any:
+    """Each text in each form of Unicode."""
+    with Collection.create(tmp_path_factory.mktemp("scripts") / "c", dim=2) as collection:
+        rows = {
+            f"{form} {name}": unicodedata.normalize(form, text)
+            for name, text in SCRIPTS.items()
+            for form in ("NFC", "NFD", "NFKC", "NFKD")
+        }
+        collection.index_texts(tokenizer=request.param)
+        collection.add_vectors(list(rows), np.ones((len(rows), 2)), list(rows.values()))
+        yield collection
+        assert collection.verify() == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_text_is_found_by_each_of_its_words_in_every_form(of_scripts: Any, data: Any) -> None:
+    name = data.draw(st.sampled_from(sorted(SCRIPTS)))
+    word = data.draw(st.sampled_from(SCRIPTS[name].split()))
+    form = data.draw(st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
+    spelled = data.draw(st.sampled_from([str, str.upper, str.lower]))
+    query = unicodedata.normalize(form, spelled(word))
+    hits = of_scripts.search([1, 1], 99, text=query, hybrid=True, vector_weight=0.0, min_score=1e-9)
+    assert {f"{form} {name}" for form in ("NFC", "NFD", "NFKC", "NFKD")} <= {hit.id for hit in hits}
+    if of_scripts.info().full_text == "unicode61":  # no other text has these words
+        assert {str(hit.id).split()[1] for hit in hits} == {name}
+
+
+# --- which words of a query count -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_every_word_counts(tmp_path: Path, tokenizer: Any) -> None:
+    texts = {"it": "the IT department", "who": "The Who played", "a": "vitamin A", "b": "vitamin B"}
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(list(texts), np.ones((4, 2)), list(texts.values()))
+        c.index_texts(tokenizer=tokenizer)
+
+        def found(query: str) -> list[Any]:
+            hits = c.search([1, 1], 9, text=query, hybrid=True, vector_weight=0.0, min_score=1e-9)
+            return [hit.id for hit in hits]
+
+        assert found("IT support")[0] == "it"  # "it" is a part of "vitamin", too
+        assert found("the who")[0] == "who"
+        assert set(found("vitamin A")[:2]) == {"a", "b"}
+        if tokenizer == "unicode61":
+            assert found("vitamin A")[0] == "a"
+        long = " ".join(f"filler{i}" for i in range(5000))
+        assert found(f"{long} department") == ["it"]
+
+
+def test_the_rarest_words_of_a_long_query_count() -> None:
+    rows = 1_000_000
+    terms = [f'"{n}"' for n in range(1000)]
+    counts = WordStatistics(rows, rows, tuple(n + 1 for n in range(1000)))
+    assert counts.telling(terms * 1) == terms[:256]
+    common = WordStatistics(rows, rows, (900_000, 3, 0, 200_000))
+    assert common.telling(["the", "rare", "none", "of"]) == ["rare"]
+    assert WordStatistics(rows, rows, (900_000, 200_000)).telling(["the", "of"]) == ["of"]
+    # In a small collection, all words of a short query count, as often as they are there.
+    assert WordStatistics(9, 9, (9, 3, 9)).telling(["the", "rare", "the"]) == ["the", "rare", "the"]
+    assert WordStatistics(rows, rows, ()).telling([]) == []

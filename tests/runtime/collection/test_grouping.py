@@ -21,12 +21,15 @@ def merged(hits: list[Hit], k: int) -> list[Hit]:
     first: dict[Any, Hit] = {}
     for place, hit in enumerate(hits):
         value = (hit.metadata or {}).get("g")
-        first.setdefault(place if value is None else f"{type(value)} {value}", hit)
+        # As filters compare: 1 is 1.0, and neither True nor "1".
+        kind = "number" if type(value) in (int, float) else type(value)
+        value = float(value) if kind == "number" else value
+        first.setdefault(place if value is None else f"{kind} {value}", hit)
     return list(first.values())[:k]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(groups=st.lists(GROUPS, min_size=1, max_size=60), k=st.integers(0, 12))
+@given(groups=st.lists(GROUPS, min_size=1, max_size=60), k=st.integers(1, 12))
 @pytest.mark.parametrize("exact_below", [10_000, 5])
 def test_the_best_row_of_each_group_is_a_hit(
     tmp_path_factory: Any, groups: list[Any], k: int, exact_below: int
@@ -48,6 +51,23 @@ def test_the_best_row_of_each_group_is_a_hit(
         for line, query in zip(batch, vectors(2, seed=1), strict=True):
             alone = c.search(query, k, group_by="g", exact=True)
             assert [hit.id for hit in line] == [hit.id for hit in alone]
+
+
+@pytest.mark.parametrize(
+    ("values", "groups"),
+    [
+        ([7, 7.0], 1), ([-0.0, 0], 1), ([True, 1], 2), ([1, "1"], 2), ([2**63, float(2**63)], 1),
+        ([2**64 - 1, 2**64], 2), ([[1], [1.0]], 1), ([{"a": 2}, {"a": 2.0}], 1),
+    ],
+)  # fmt: skip
+def test_groups_are_of_values_that_filters_find_equal(
+    tmp_path: Path, values: list[Any], groups: int
+) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors([0, 1], np.ones((2, 2)), metadata=[{"g": value} for value in values])
+        assert len(c.search([1, 1], 9, group_by="g")) == groups
+        if not isinstance(values[0], list | dict):
+            assert c.count({"g": values[0]}) == 3 - groups
 
 
 @pytest.mark.parametrize("exact_below", [10_000, 5])
@@ -83,7 +103,7 @@ def test_chunks_are_found_by_their_texts(tmp_path: Path, mini: Encoder, reranker
         )
         assert len(c) > 5
         for options in ({}, {"hybrid": True}, {"rerank": reranker, "rerank_from": 3}):
-            hits = c.search("a cat", 3, group_by="parent", **options)  # type: ignore[arg-type]
+            hits = c.search("cats sleep", 3, group_by="parent", **options)  # type: ignore[arg-type]
             parents = [(hit.metadata or {})["parent"] for hit in hits]
             assert sorted(parents) == sorted(ids)
             if "rerank" not in options:

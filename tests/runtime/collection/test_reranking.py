@@ -82,7 +82,6 @@ def test_a_shared_reranker(notes: Collection, reranker: Reranker) -> None:
 
 def test_nothing_found(notes: Collection, reranker: Reranker) -> None:
     assert notes.search(QUERY, 5, filter={"even": None}, rerank=reranker) == []
-    assert notes.search(QUERY, 0, rerank=reranker) == []
     assert notes.search_batch([], 5, rerank=reranker) == []
 
 

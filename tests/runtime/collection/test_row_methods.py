@@ -112,7 +112,7 @@ def test_pages_of_hits_are_the_hits(numbered: Collection) -> None:
         assert [hit for page in pages for hit in page] == every
     batch = numbered.search_batch(vectors(2, seed=5), 4, offset=2)
     assert batch == [line[2:] for line in numbered.search_batch(vectors(2, seed=5), 6)]
-    assert numbered.search(query, 0, offset=2) == numbered.search(query, 3, offset=99) == []
+    assert numbered.search(query, 3, offset=99) == []
     for wrong in (-1, 1.5, True, "2", None):
         with pytest.raises((InputTypeError, InputValueError), match="offset"):
             numbered.search(query, offset=wrong)  # type: ignore[arg-type]
@@ -179,6 +179,54 @@ def test_fields_are_set_kept_and_removed_without_embedding(tmp_path: Path, tiny:
         assert c.verify() == []
     with Collection.open(tmp_path / "c") as c:
         assert [row.metadata for row in c.list()] == expected
+
+
+@pytest.mark.parametrize("key", ["n1", 7, np.int64(7)])
+def test_one_id_is_one_row(tmp_path: Path, key: Any) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(["n1", 7, "n", "1"], np.ones((4, 2)))
+        assert [row and row.id for row in c.get(key)] == [key]
+        assert c.get("unknown") == c.get_sparse(key) == [None]
+        assert c.update_metadata(key, {"a": 1}) == c.count({"a": 1}) == 1
+        assert (c.delete(key), c.delete(key), len(c)) == (1, 0, 3)
+        for wrong in (True, 1.5, b"n1"):
+            with pytest.raises(InputTypeError):
+                c.delete(wrong)  # type: ignore[arg-type]
+
+
+def test_dots_in_names_of_changes_lead_inwards_as_in_filters(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors([1, 2], np.ones((2, 2)), metadata=[{"a": {"b": 1, "c": 2}, "n": 1}, None])
+        assert c.update_metadata([1, 2], {"a.b": 5, r"a\.b": 6, "x.y.z": [1]}) == 2
+        made = {"a.b": 6, "x": {"y": {"z": [1]}}}
+        assert [row.metadata for row in c.list()] == [
+            {"a": {"b": 5, "c": 2}, "n": 1, **made}, {"a": {"b": 5}, **made},
+        ]  # fmt: skip
+        assert c.ids({"a.b": 5}) == c.ids({r"a\.b": 6}) == [1, 2]
+        assert c.update_metadata(2, {"a.b": None, "none.at.all": None, r"a\.b": None}) == 1
+        assert c.list()[1].metadata == {"a": {}, "x": {"y": {"z": [1]}}}
+        with pytest.raises(InputValueError, match="row 1: its field 'n' is not an object"):
+            c.update_metadata(filter={}, changes={"n.m": 1})
+        assert c.count({"n": 1}) == 1
+
+
+def test_a_field_that_no_row_has_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        assert c.count({"lagn": "en"}) == 0  # there are no rows
+        c.add_vectors([1], np.ones((1, 2)), metadata=[{"lang": "en", "author": {"name": "Bo"}}])
+        for _ in range(2):
+            assert c.search([1, 1], filter={"lang": "de"}) == []
+            assert c.ids({"lagn": {"exists": True}}) == []
+            assert c.count({"lagn": {"exists": False}}) == 1
+        assert caplog.text == ""
+        for _ in range(2):
+            assert c.search([1, 1], filter={"or": [{"lagn": "en"}]}) == []
+            assert c.count({"author.nam": "Bo"}) == c.delete(filter={"lagn": 1}) == 0
+        assert caplog.text.count("the field 'lagn'") == 1
+        assert caplog.text.count("did you mean 'lang'?") == 1
+        assert caplog.text.count("did you mean 'author.name'?") == 1
 
 
 def test_a_change_of_metadata_changes_what_filters_find(numbered: Collection) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from flowvec import (
     Item,
 )
 from flowvec.collection.index.snapshots import GraphSnapshots
-from flowvec.collection.store.store import Store
+from flowvec.collection.store.store import FILE, Store
 from tests.makers import vectors
 
 
@@ -68,6 +71,45 @@ def test_a_change_that_does_not_get_its_turn_changes_nothing(
             assert [row.id for row in other.rows()] == [1]
         other.add_vectors([2], vectors(1))
         assert len(one) == 2
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05])
+def test_a_lock_of_another_program_is_waited_for_as_long(tmp_path: Path, timeout: float) -> None:
+    with Collection.create(tmp_path / "c", dim=8, write_timeout=timeout) as c:
+        c.add_vectors([1], vectors(1), ["a text"])
+        with closing(sqlite3.connect(tmp_path / "c" / FILE, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for change in (
+                lambda: c.add_vectors([2], vectors(1)),
+                lambda: c.delete(1),
+                lambda: c.update_metadata(1, {"a": 1}),
+                c.index_texts,
+                lambda: c.search(vectors(1)[0], text="text", hybrid=True),
+                c.compact,
+            ):
+                with pytest.raises(CollectionBusyError, match="locked by another program"):
+                    change()
+            with Collection.open(tmp_path / "c") as reader:
+                assert [row.id for row in reader.rows()] == [1]
+            other.execute("ROLLBACK")
+        c.add_vectors([2], vectors(1))
+        assert len(c.search(vectors(1)[0], text="text", hybrid=True)) == 2
+        assert c.verify() == []
+
+
+def test_a_lock_of_another_program_that_ends_in_time_delays_a_change(tmp_path: Path) -> None:
+    with (
+        Collection.create(tmp_path / "c", dim=8, write_timeout=None) as c,
+        closing(
+            sqlite3.connect(tmp_path / "c" / FILE, isolation_level=None, check_same_thread=False)
+        ) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        end = threading.Timer(0.2, other.execute, ["ROLLBACK"])
+        end.start()
+        c.add_vectors([1], vectors(1))
+        end.join()
+        assert len(c) == 1
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])

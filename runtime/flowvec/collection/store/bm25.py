@@ -32,6 +32,14 @@ _LEAST_IDF = 1e-6
 # Where FTS5 has the number of rows and of tokens: "The Averages Record" of its documentation.
 _AVERAGES = 1
 
+# A word in more rows than a tenth is left out if the query has rarer words: it says little, and to
+# rank its rows takes long. In small collections no word is.
+_COMMON_ROWS, _COMMON_SHARE = 1 << 14, 10
+# All words together find at most so many times as many, so that a document can be a query.
+_ALL_WORDS = 5
+_MOST_WORDS = 256
+_FEW_WORDS = 64
+
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
@@ -60,6 +68,34 @@ class WordStatistics:
             tuple(map(sum, counts)),
         )
 
+    def of(self, terms: Sequence[str], some: Iterable[str]) -> WordStatistics:
+        """The statistics of some of the terms that these are for."""
+        places = {term: place for place, term in enumerate(terms)}
+        counts = tuple(self.rows_with[places[term]] for term in some)
+        return WordStatistics(self.rows, self.tokens, counts)
+
+    def telling(self, terms: Sequence[str]) -> list[str]:
+        """The terms that find rows, of those that these statistics are for: the rarest.
+
+        A term in more than 16,384 rows and more than a tenth of all is left out, unless there is
+        none that is rarer; and the most frequent are, beyond 256 terms or 5 times as many rows.
+        Up to 64 terms of up to 16,384 rows are used in any case.
+        """
+        count_by_term = dict(zip(terms, self.rows_with, strict=True))
+        if are_few(terms, self.rows):
+            return [term for term in terms if count_by_term[term]]
+        common = most_of_a_word(self.rows)
+        chosen, total = set[str](), 0
+        for term in sorted(count_by_term, key=lambda term: (count_by_term[term], term)):
+            total += count_by_term[term]
+            is_little = count_by_term[term] > common or total > _ALL_WORDS * common
+            if chosen and (is_little or len(chosen) == _MOST_WORDS):
+                break
+            if total:
+                chosen.add(term)
+        once = terms if len(terms) <= _MOST_WORDS else dict.fromkeys(terms)
+        return [term for term in once if term in chosen]
+
     def idf(self, place: int) -> float:
         """How telling a term is, by its place."""
         count = self.rows_with[place]
@@ -72,33 +108,70 @@ class WordStatistics:
         return _K1 * (1.0 - _B + _B * sizes / average)
 
 
+def most_of_a_word(rows: int) -> int:
+    """In how many of the rows a word may be that counts beside rarer words."""
+    return max(_COMMON_ROWS, rows // _COMMON_SHARE)
+
+
+def are_few(terms: Sequence[str], rows: int) -> bool:
+    """Whether terms can all be used, so that they need not be counted."""
+    return len(terms) <= _FEW_WORDS and rows <= _COMMON_ROWS
+
+
 class Bm25:
     """Ranks the texts of a store that has a full-text index; inside the store's `reading`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def statistics(self, terms: Sequence[str]) -> WordStatistics:
+    def telling(self, terms: Sequence[str], *, are_counted: bool = False) -> list[str]:
+        """As `WordStatistics.telling`, by the store's own statistics.
+
+        Args:
+            terms: as for `statistics`.
+            are_counted: whether terms that no row has are left out of few terms, too.
+        """
+        rows, _ = self._sums()
+        if not are_counted and are_few(terms, rows):
+            return list(terms)
+        # More rows need not be counted, unless all terms have more.
+        most = most_of_a_word(rows)
+        counted = self.statistics(terms, most + 1)
+        if terms and min(counted.rows_with) > most:
+            counted = self.statistics(terms)
+        return counted.telling(terms)
+
+    def statistics(self, terms: Sequence[str], most: int = -1) -> WordStatistics:
         """The store's own statistics for terms, each an FTS5 query of one phrase.
+
+        Args:
+            terms: FTS5 queries.
+            most: count the rows with a term only up to this; below 0, all.
 
         Raises:
             CorruptCollectionError: the index is damaged.
         """
         with self._database.translated():
-            connection = self._database.connection
-            blocks = connection.execute(
-                "SELECT block FROM words_data WHERE id = ?", (_AVERAGES,)
-            ).fetchall()
             counts = {
                 term: int(
-                    connection.execute(
-                        "SELECT count(*) FROM words WHERE words MATCH ?", (term,)
+                    self._database.connection.execute(
+                        "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)",
+                        (term, most),
                     ).fetchone()[0]
                 )
                 for term in set(terms)
             }
-        rows, tokens = (*_numbers(blocks[0][0] if blocks else b""), 0, 0)[:2]
+        rows, tokens = self._sums()
         return WordStatistics(rows, tokens, tuple(counts[term] for term in terms))
+
+    def _sums(self) -> tuple[int, int]:
+        """How many rows and tokens the index has."""
+        with self._database.translated():
+            blocks = self._database.connection.execute(
+                "SELECT block FROM words_data WHERE id = ?", (_AVERAGES,)
+            ).fetchall()
+        rows, tokens = (*_numbers(blocks[0][0] if blocks else b""), 0, 0)[:2]
+        return rows, tokens
 
     def best(
         self,
@@ -141,11 +214,11 @@ class Bm25:
         return dict(zip(rows[order].tolist(), sums[order].tolist(), strict=True))
 
     def sizes(self, labels: Iterable[int]) -> dict[int, int]:
-        """How many characters the texts of rows have, by label."""
+        """How many characters the folded texts of rows have, by label."""
         with self._database.translated():
             rows = self._database.connection.execute(
-                "SELECT label, length(text) FROM items "
-                "WHERE label IN (SELECT value FROM json_each(?))",
+                "SELECT id, length(c0) FROM words_content "
+                "WHERE id IN (SELECT value FROM json_each(?))",
                 (json.dumps(list(labels)),),
             ).fetchall()
         return {int(label): int(size) for label, size in rows}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Callable, Sequence
 
 from flowvec.collection.store.filter_values import (
@@ -12,12 +13,16 @@ from flowvec.collection.store.filter_values import (
     checked_text,
     checked_values,
     end_of_prefix,
+    forms_of,
 )
 from flowvec.collection.store.rows import check_ids, key_of
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.spelled import shown
 
-__all__ = ["COLUMNS"]
+__all__ = ["COLUMNS", "CONTAINS", "text_contains", "text_starts_with"]
+
+# Python's function for texts that are not ASCII.
+CONTAINS = "flowvec_contains"
 
 Parameter = str | int | float | None
 # SQL that is never NULL, so that its negation is correct, and its parameters.
@@ -95,13 +100,30 @@ def _checked(value: object) -> str:
 def _text(operator: str, value: object, column: str) -> Sql:
     text = checked_text(operator, value, may_hold_nul=True)
     if operator == "contains":
-        return f"instr({column}, ?) > 0", (text,)
-    if operator != "starts with":
-        return f"{column} {operator} ?", (text,)
-    end = end_of_prefix(text)
-    if end is None:
-        return f"{column} >= ?", (text,)
-    return f"({column} >= ? AND {column} < ?)", (text, end)
+        return text_contains(column, text)
+    if operator == "starts with":
+        return text_starts_with(column, text)
+    return f"{column} {operator} ?", (text,)
+
+
+def text_contains(column: str, part: str) -> Sql:
+    """SQL for: a text holds another, in whatever form of Unicode. Few texts need Python."""
+    part = unicodedata.normalize("NFC", part)
+    return (
+        "(SELECT CASE WHEN length(t) = length(CAST(t AS BLOB)) THEN instr(t, ?) > 0 "  # noqa: S608 - columns
+        f"ELSE {CONTAINS}(t, ?) END FROM (SELECT {column} AS t))",
+        (part, part),
+    )
+
+
+def text_starts_with(column: str, prefix: str) -> Sql:
+    """SQL for: a text starts with another, in Unicode's form NFC or NFD."""
+    parts, parameters = list[str](), list[Parameter]()
+    for form in forms_of(prefix):
+        end = end_of_prefix(form)
+        parts.append(f"{column} >= ?" + ("" if end is None else f" AND {column} < ?"))
+        parameters += [form] if end is None else [form, end]
+    return f"({' OR '.join(parts)})", parameters
 
 
 # For each key, what an operator's SQL is. `!=` and `not in` are the negations of `=` and `in`.

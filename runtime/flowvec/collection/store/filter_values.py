@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,8 @@ __all__ = [
     "checked_text",
     "checked_values",
     "end_of_prefix",
+    "forms_of",
+    "is_large",
 ]
 
 LARGEST_INT = (1 << 63) - 1
@@ -55,12 +58,6 @@ def checked_scalar(value: object, *, may_hold_nul: bool = False) -> Scalar:
             raise InputValueError(f"a filter's value holds a lone surrogate: {scalar!r}") from None
     elif isinstance(scalar, float) and not math.isfinite(scalar):
         raise InputValueError(f"a filter's number is {scalar}")
-    elif (
-        isinstance(scalar, int)
-        and not isinstance(scalar, bool)
-        and not -LARGEST_INT - 1 <= scalar <= LARGEST_INT
-    ):
-        raise InputValueError(f"a filter's number has more than 64 bits: {scalar}")
     return scalar
 
 
@@ -98,6 +95,18 @@ def checked_values(operator: str, values: object) -> Sequence[object]:
     if not (is_list or is_array or type(values).__name__ == "Series"):
         raise InputTypeError(f"{operator!r} takes a list of values, not ", kind_of(values))
     return list(values)  # type: ignore[call-overload, no-any-return]
+
+
+def is_large(value: Scalar) -> bool:
+    """Whether a value is a number of more than 63 bits, which SQLite rounds if it is in JSON."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and not -LARGEST_INT - 1 <= value <= LARGEST_INT  # type: ignore[operator]
+
+
+def forms_of(text: str) -> list[str]:
+    """A text as it may be written: as it is, and in Unicode's forms NFC and NFD."""
+    forms = (text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text))
+    return list(dict.fromkeys(forms))
 
 
 def end_of_prefix(prefix: str) -> str | None:

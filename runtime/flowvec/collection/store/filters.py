@@ -25,19 +25,28 @@ as `values` stores them.
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
-from collections.abc import Callable, Mapping
+import sys
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeGuard
 
-from flowvec.collection.store.filter_columns import COLUMNS
+from flowvec.collection.store.filter_columns import (
+    COLUMNS,
+    CONTAINS,
+    text_contains,
+    text_starts_with,
+)
 from flowvec.collection.store.filter_values import (
     checked_flag,
     checked_scalar,
     checked_text,
     checked_values,
-    end_of_prefix,
+    forms_of,
+    is_large,
 )
 from flowvec.collection.store.json_field import NO_NUL, JsonField, path_of
 from flowvec.errors import InputTypeError, InputValueError
@@ -49,25 +58,39 @@ __all__ = ["Condition", "Filter", "add_functions", "compile_filter"]
 Filter = Mapping[str, Any]
 
 _MAX_DEPTH = 32
-# SQLite's oldest limit on parameters in one statement is 999; lists are one parameter each.
-_MAX_PARAMETERS = 900
+_MAX_CONDITIONS = 1000
+_MAX_FILTERS = 2 * _MAX_CONDITIONS
+# Of one statement. SQLite before 3.32 takes 999.
+_MAX_PARAMETERS = 30_000 if sqlite3.sqlite_version_info >= (3, 32) else 900
+# How many conditions are joined in a row: each nests a statement deeper, and SQLite takes 1,000.
+_ROW = 16
 _MAX_SQL = 900_000  # SQLite's limit is a million bytes
+_OF_ABSENCE = {"exists", "empty"}
 _OPPOSITES = {"!=": "=", "not in": "in"}
+_WORDS = ("and", "or", "not")
 # How other libraries write what has other names here.
 _ELSEWHERE = {"$and": "and", "$or": "or", "$not": "not"}
 
 # Python's functions for texts with a NUL: see `json_field`.
 _TEXT, _HOLDS = "flowvec_text", "flowvec_holds"
+# For numbers that SQLite rounds, and for a list of them.
+_ORDER, _AMONG = "flowvec_order", "flowvec_among"
 _IS_TEXT, _IS_ARRAY = "= 'text'", "= 'array'"
+_NUMBERS = "IN ('integer', 'real')"
+_LARGEST_FLOAT = sys.float_info.max
 _IS_MISSING, _IS_MADE = "IN ('', 'null')", "IN ('array', 'object')"
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition over the table `items`, with `?` for each parameter in order."""
+    """A condition over the table `items`, with `?` for each parameter in order.
+
+    `fields` are those whose values it compares, as filters name them.
+    """
 
     sql: str
     parameters: tuple[str | int | float | None, ...]
+    fields: tuple[str, ...] = ()
 
 
 def compile_filter(filter: object) -> Condition:
@@ -76,24 +99,31 @@ def compile_filter(filter: object) -> Condition:
     Raises:
         InputTypeError: it is not a dict, or a value has a type that metadata cannot have.
         InputValueError: an operator is unknown, a field name cannot be used, a number is NaN,
-            infinite or of more than 64 bits, or it is nested deeper than 32 levels or too long.
+            infinite, or it is nested deeper than 32 levels or too long.
     """
     compiler = _Compiler()
     sql = compiler.filter(filter, 0)
-    if len(compiler.parameters) > _MAX_PARAMETERS or compiler.uses > _MAX_PARAMETERS:
+    if compiler.conditions > _MAX_CONDITIONS or len(compiler.parameters) > _MAX_PARAMETERS:
         raise InputValueError(
-            f"the filter has more than {_MAX_PARAMETERS} conditions; a list of values for `in` "
-            "counts as few"
+            f"the filter has {compiler.conditions} conditions, and {_MAX_CONDITIONS} are the most; "
+            "a list of values for `in` is one condition"
         )
     if len(sql) > _MAX_SQL:
-        raise InputValueError("the filter's field names are too long together")
-    return Condition(sql, tuple(compiler.parameters))
+        raise InputValueError("the filter is too long")
+    return Condition(sql, tuple(compiler.parameters), tuple(dict.fromkeys(compiler.fields)))
 
 
 def add_functions(db: sqlite3.Connection) -> None:
     """Register the functions that conditions use."""
     db.create_function(_TEXT, 2, _text_at, deterministic=True)
     db.create_function(_HOLDS, 3, _list_holds, deterministic=True)
+    db.create_function(_ORDER, 3, _order, deterministic=True)
+    db.create_function(_AMONG, 3, _is_among, deterministic=True)
+    db.create_function(CONTAINS, 2, _contains, deterministic=True)
+
+
+def _contains(text: str | None, part: str) -> bool | None:
+    return None if text is None else part in unicodedata.normalize("NFC", text)
 
 
 def _text_at(metadata: str | None, path: str) -> str | None:
@@ -102,9 +132,27 @@ def _text_at(metadata: str | None, path: str) -> str | None:
     return replace_surrogates(value) if isinstance(value, str) else None
 
 
-def _list_holds(metadata: str | None, path: str, text: str) -> bool:
+def _list_holds(metadata: str | None, path: str, values: str) -> bool:
+    held = _value_at(metadata, path)
+    listed = _parsed(values)
+    return isinstance(held, list) and any(type(v) is not bool and v in listed for v in held
+                                          if isinstance(v, str | int | float))  # fmt: skip
+
+
+def _order(metadata: str | None, path: str, number: str) -> int | None:
+    """Whether a number is below another, equal or above: -1, 0 or 1."""
+    value, (other,) = _value_at(metadata, path), _parsed(number)
+    return (value > other) - (value < other) if isinstance(value, int | float) else None
+
+
+def _is_among(metadata: str | None, path: str, numbers: str) -> bool:
     value = _value_at(metadata, path)
-    return isinstance(value, list) and text in value
+    return isinstance(value, int | float) and value in _parsed(numbers)
+
+
+@lru_cache(64)
+def _parsed(values: str) -> frozenset[Any]:
+    return frozenset(json.loads(values))
 
 
 def _value_at(metadata: str | None, path: str) -> Any:
@@ -118,17 +166,23 @@ def _value_at(metadata: str | None, path: str) -> Any:
 class _Compiler:
     def __init__(self) -> None:
         self.parameters: list[str | int | float | None] = []
-        self.filters = self.uses = 0
+        self.fields: list[str] = []
+        self.filters = self.conditions = 0
 
     def filter(self, filter: object, depth: int) -> str:
         if not isinstance(filter, Mapping):
             raise InputTypeError("a filter must be ", A_DICT, ", not ", kind_of(filter))
         self.filters += 1
-        if self.filters > _MAX_PARAMETERS:
-            raise InputValueError(f"the filter is made of more than {_MAX_PARAMETERS} filters")
+        if self.filters > _MAX_FILTERS:
+            raise InputValueError(f"the filter is made of more than {_MAX_FILTERS} filters")
         if depth > _MAX_DEPTH:
-            raise InputValueError(f"the filter is nested deeper than {_MAX_DEPTH} levels")
-        return _joined("AND", [self.entry(key, value, depth) for key, value in filter.items()])
+            raise InputValueError(
+                f"the filter is nested deeper than {_MAX_DEPTH} levels; more than {_ROW} filters "
+                "beside each other count as levels, too"
+            )
+        depth += _rows_of(filter)
+        entries = sorted(filter.items(), key=lambda entry: -_depth(dict([entry])))
+        return _joined("AND", [self.entry(key, value, depth) for key, value in entries])
 
     def entry(self, key: object, value: object, depth: int) -> str:
         if not isinstance(key, str):
@@ -138,10 +192,15 @@ class _Compiler:
         if key in ("and", "or"):
             if not isinstance(value, list | tuple):
                 raise InputTypeError(f"{key!r} takes a list of filters")
-            return _joined(key.upper(), [self.filter(part, depth + 1) for part in value])
+            parts = merged(value) if key == "or" else value
+            depth += 1 + _rows_of(parts)
+            parts = sorted(parts, key=_depth, reverse=True)
+            return _joined(key.upper(), [self.filter(part, depth) for part in parts])
         if key in _ELSEWHERE:
             raise InputValueError(f"{key!r} is written {_ELSEWHERE[key]!r} in filters")
         path = key if key in COLUMNS else path_of(key)
+        if path not in COLUMNS and not (isinstance(value, Mapping) and _OF_ABSENCE & value.keys()):
+            self.fields.append(key)
         if not isinstance(value, Mapping):
             return self.operator(path, "=", value)
         if not value:
@@ -151,6 +210,7 @@ class _Compiler:
     def operator(self, path: str, name: object, value: Any) -> str:
         if name in _OPPOSITES:
             return f"NOT ({self.operator(path, _OPPOSITES[str(name)], value)})"
+        self.conditions += 1
         operators: dict[str, Callable[[str, Any], str]] = {
             "=": self.equals,
             "in": self.is_in,
@@ -172,38 +232,58 @@ class _Compiler:
     def _use(self, *parameters: str | int | float | None) -> None:
         self.parameters += parameters
 
-    def _field(self, path: str) -> JsonField:
-        self.uses += 2  # as deep as SQLite lets a statement be nested
-        return JsonField(path)
-
     def equals(self, path: str, value: object) -> str:
-        field, scalar = self._field(path), checked_scalar(value)
+        field, scalar = JsonField(path), checked_scalar(value)
         if scalar is None:
             return f"{field.value} IS NULL"
         if isinstance(scalar, bool):
             # SQLite reads true as 1. With the number, an index over the field finds the rows.
             same_type = field.has_type(f"= '{json.dumps(scalar)}'")
             return f"({same_type} AND {field.value} = {int(scalar)})"
+        if is_large(scalar):
+            return self.large_in(field, [scalar])
         self._use(scalar)
         same = f"{field.has_type(_type_of(scalar))} AND {field.value} = ?"
         return f"({same}{self._whole(field) if isinstance(scalar, str) else ''})"
 
-    def _whole(self, field: JsonField) -> str:
+    def large_in(self, field: JsonField, numbers: list[Any]) -> str:
+        """SQL for: the field is one of numbers that SQLite rounds, which Python compares."""
+        least, most = _around(min(numbers))[0], _around(max(numbers))[1]
+        self._use(least, most, json.dumps(numbers))
+        return (
+            f"({field.has_type(_NUMBERS)} AND {field.value} >= ? AND {field.value} <= ? AND "
+            f"{_AMONG}(metadata, {field.literal}, ?))"
+        )
+
+    def large_compared(self, field: JsonField, operator: str, number: Any) -> str:
+        """As `compared`, with a number that SQLite rounds, or which is as large as those."""
+        (least, most), same_type = _around(number), field.has_type(_NUMBERS)
+        near, far = (most, least) if operator[0] == "<" else (least, most)
+        self._use(near, far, json.dumps([number]))
+        bound = " AND {field.value} < ''" if operator[0] == ">" else ""
+        return (
+            f"({same_type} AND {field.value} {operator[0]}= ?{bound} AND ({field.value} "
+            f"{operator[0]} ? OR {_ORDER}(metadata, {field.literal}, ?) {operator} 0))"
+        ).replace("{field.value}", field.value)
+
+    @staticmethod
+    def _whole(field: JsonField) -> str:
         """SQL for: the text was not cut at a NUL before it was compared. A filter's text has none.
 
         Few rows have a NUL, so this comes last and costs other rows nothing.
         """
-        self._use(field.path)
-        return f" AND ({NO_NUL} OR instr({_TEXT}(metadata, ?), char(0)) = 0)"
+        return f" AND ({NO_NUL} OR instr({_TEXT}(metadata, {field.literal}), char(0)) = 0)"
 
-    def _whole_text(self, field: JsonField) -> str:
-        self._use(field.path)
-        return f"CASE WHEN {NO_NUL} THEN {field.value} ELSE {_TEXT}(metadata, ?) END"
+    @staticmethod
+    def _whole_text(field: JsonField) -> str:
+        return f"CASE WHEN {NO_NUL} THEN {field.value} ELSE {_TEXT}(metadata, {field.literal}) END"
 
     def compared(self, operator: str, path: str, value: object) -> str:
-        field, scalar = self._field(path), checked_scalar(value)
+        field, scalar = JsonField(path), checked_scalar(value)
         if scalar is None or isinstance(scalar, bool):
             raise InputTypeError(f"{operator!r} compares numbers or texts, not ", shown(scalar))
+        if is_large(scalar):
+            return self.large_compared(field, operator, scalar)
         same_type = field.has_type(_type_of(scalar))
         if not isinstance(scalar, str):
             self._use(scalar)
@@ -224,9 +304,11 @@ class _Compiler:
         texts = [v for v in scalars if isinstance(v, str)]
         numbers = [v for v in scalars if isinstance(v, int | float) and not isinstance(v, bool)]
         parts = [self.equals(path, v) for v in (None, True, False) if any(v is s for s in scalars)]
-        for listed in (texts, numbers):
+        field = JsonField(path)
+        if large := [v for v in numbers if is_large(v)]:
+            parts.append(self.large_in(field, large))
+        for listed in (texts, [v for v in numbers if not is_large(v)]):
             if listed:
-                field = self._field(path)
                 self._use(json.dumps(listed))
                 among = f"{field.value} IN (SELECT value FROM json_each(?))"  # noqa: S608 - quoted names
                 whole = self._whole(field) if listed is texts else ""
@@ -234,41 +316,42 @@ class _Compiler:
         return _joined("OR", parts)
 
     def contains(self, path: str, value: object) -> str:
-        field, scalar = self._field(path), checked_scalar(value)
-        self._use(path)
+        field, scalar = JsonField(path), checked_scalar(value)
+        is_list = field.has_type(_IS_ARRAY)
+        if is_large(scalar):
+            self._use(json.dumps([scalar]))
+            return f"({is_list} AND {_HOLDS}(metadata, {field.literal}, ?))"
         whole = ""
         if scalar is None or isinstance(scalar, bool):
             same = f"type = '{json.dumps(scalar)}'"
+        elif isinstance(scalar, str):
+            forms = json.dumps(forms_of(scalar))
+            self._use(forms, forms)
+            same = "type = 'text' AND value IN (SELECT value FROM json_each(?))"
+            whole = f" AND ({NO_NUL} OR {_HOLDS}(metadata, {field.literal}, ?))"
         else:
-            same = f"type {_type_of(scalar)} AND value = ?"
             self._use(scalar)
-            if isinstance(scalar, str):
-                self._use(path, scalar)
-                whole = f" AND ({NO_NUL} OR {_HOLDS}(metadata, ?, ?))"
-        inside = f"EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {same})"  # noqa: S608 - types alone
-        listed = f"({field.has_type(_IS_ARRAY)} AND {inside}{whole})"
+            same = f"type {_NUMBERS} AND value = ?"
+        inside = f"EXISTS (SELECT 1 FROM json_each(metadata, {field.literal}) WHERE {same})"  # noqa: S608 - types alone
+        listed = f"({is_list} AND {inside}{whole})"
         if not isinstance(scalar, str):
             return listed
-        text = self._whole_text(field)
-        self._use(scalar)
-        return f"({listed} OR ({field.has_type(_IS_TEXT)} AND instr({text}, ?) > 0))"
+        sql, parameters = text_contains(self._whole_text(field), scalar)
+        self._use(*parameters)
+        return f"({listed} OR ({field.has_type(_IS_TEXT)} AND {sql}))"
 
     def starts_with(self, path: str, value: object) -> str:
         # A text that is cut at a NUL starts as the whole does.
-        field, prefix = self._field(path), checked_text("starts with", value)
-        self._use(prefix)
-        condition = f"{field.has_type(_IS_TEXT)} AND {field.value} >= ?"
-        end = end_of_prefix(prefix)
-        if end is not None:
-            self._use(end)
-            condition += f" AND {field.value} < ?"
-        return f"({condition})"
+        field, prefix = JsonField(path), checked_text("starts with", value)
+        sql, parameters = text_starts_with(field.value, prefix)
+        self._use(*parameters)
+        return f"({field.has_type(_IS_TEXT)} AND {sql})"
 
     def exists(self, path: str, value: object) -> str:
-        return f"{self._field(path).type} IS {'NOT ' if checked_flag('exists', value) else ''}NULL"
+        return f"{JsonField(path).type} IS {'NOT ' if checked_flag('exists', value) else ''}NULL"
 
     def is_empty(self, path: str, value: object) -> str:
-        field = self._field(path)
+        field = JsonField(path)
         missing = field.has_type(_IS_MISSING)
         text = f"{field.has_type(_IS_TEXT)} AND {field.value} = ''{self._whole(field)}"
         made = f"{field.has_type(_IS_MADE)} AND {field.value} IN ('[]', '{{}}')"
@@ -276,12 +359,65 @@ class _Compiler:
         return f"{negation}({missing} OR ({text}) OR ({made}))"
 
 
+def merged(filters: Sequence[object]) -> list[object]:
+    """The filters of an `or`, where those that ask for values of one field become one with `in`."""
+    values: dict[str, list[object]] = {}
+    others: list[object] = []
+    for each in filters:
+        field, value = next(iter(each.items())) if _is_single(each) else (None, None)
+        if isinstance(value, Mapping) and len(value) == 1:
+            operator, value = next(iter(value.items()))
+        else:
+            operator = "="
+        if not isinstance(field, str) or field in _WORDS or isinstance(value, Mapping):
+            others.append(each)
+        elif operator == "=":
+            values.setdefault(field, []).append(value)
+        elif operator == "in":
+            values.setdefault(field, []).extend(checked_values("in", value))
+        else:
+            others.append(each)
+    return [*({name: {"in": listed}} for name, listed in values.items()), *others]
+
+
+def _is_single(filter: object) -> TypeGuard[Mapping[Any, Any]]:
+    return isinstance(filter, Mapping) and len(filter) == 1
+
+
+def _around(number: Any) -> tuple[float, float]:
+    """What a number is between, however SQLite rounds it."""
+    try:
+        rounded = float(number)
+    except OverflowError:
+        return (_LARGEST_FLOAT, math.inf) if number > 0 else (-math.inf, -_LARGEST_FLOAT)
+    return rounded - abs(rounded) * 1e-12, rounded + abs(rounded) * 1e-12
+
+
 def _type_of(scalar: str | int | float) -> str:
-    return _IS_TEXT if isinstance(scalar, str) else "IN ('integer', 'real')"
+    return _IS_TEXT if isinstance(scalar, str) else _NUMBERS
+
+
+def _depth(filter: object, most: int = _MAX_DEPTH) -> int:
+    """How deep a filter is nested. The deepest come first: SQLite's parser keeps what is before."""
+    if not isinstance(filter, Mapping) or not most:
+        return 0
+    inner = [filter["not"]] if "not" in filter else []
+    for word in ("and", "or"):
+        if isinstance(listed := filter.get(word), list | tuple):
+            inner += listed
+    return max((1 + _depth(part, most - 1) for part in inner), default=0)
+
+
+def _rows_of(parts: Sized) -> int:
+    """How many times `_joined` joins what it has joined."""
+    return 0 if len(parts) <= 1 else int(math.log(len(parts) - 1, _ROW))
 
 
 def _joined(word: str, parts: list[str]) -> str:
     """`and` of nothing is true, `or` of nothing is false."""
     if not parts:
         return "1" if word == "AND" else "0"
+    while len(parts) > _ROW:
+        rows = [parts[start : start + _ROW] for start in range(0, len(parts), _ROW)]
+        parts = [_joined(word, row) for row in rows]
     return parts[0] if len(parts) == 1 else "(" + f" {word} ".join(parts) + ")"

@@ -1,8 +1,9 @@
 """A full-text index over the texts of a collection: SQLite's FTS5, ranked by BM25.
 
-Its tokenizer is `unicode61`, which splits texts into words and strips English endings, or
-`trigram`, which splits them into all runs of three characters: for languages without spaces, and to
-find parts of words.
+Texts are folded (`flowvec.texts.folding`), and so are queries: SQLite only splits them. Its
+tokenizer is `unicode61`, which splits texts into words and strips English endings, or `trigram`,
+which splits them into all runs of three characters: for languages without spaces, and to find parts
+of words.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from flowvec.collection.store.filters import Condition
-from flowvec.collection.store.sqlite import Database
+from flowvec.collection.store.sqlite import FOLDED, Database
 from flowvec.errors import CollectionError, CorruptCollectionError
 
 __all__ = ["TOKENIZERS", "FullText", "TextTokenizer"]
@@ -24,20 +25,22 @@ TextTokenizer = Literal["unicode61", "trigram"]
 TOKENIZERS: tuple[TextTokenizer, ...] = get_args(TextTokenizer)
 _DEFAULT: TextTokenizer = "unicode61"
 _TOKENIZE: dict[TextTokenizer, str] = {
-    "unicode61": "tokenize='porter unicode61 remove_diacritics 2'",
-    "trigram": "tokenize='trigram'",
+    # All that is not ASCII is in words: what is not was removed.
+    "unicode61": "tokenize='porter ascii'",
+    "trigram": "tokenize='trigram case_sensitive 1'",
 }
 _TRIGRAM_SINCE = (3, 34)
-# The index reads texts from the rows. Triggers update it, so any version of flowvec keeps it.
-_TABLE, *_TRIGGERS = _PARTS = ("words", "words_of_new", "words_of_old")
-_CREATE = (
-    "CREATE VIRTUAL TABLE words USING fts5(text, content='items', content_rowid='label', {})",
-    "CREATE TRIGGER words_of_new AFTER INSERT ON items BEGIN "
-    "INSERT INTO words(rowid, text) VALUES (new.label, new.text); END",
-    "CREATE TRIGGER words_of_old AFTER DELETE ON items BEGIN "
-    "INSERT INTO words(words, rowid, text) VALUES ('delete', old.label, old.text); END",
-    "INSERT INTO words(words) VALUES ('rebuild')",
-)
+# Keeps the folded texts as well: what a row added to the index must be known when the row goes, and
+# another version of Python may know more letters. Triggers keep it up to date.
+_CREATE = {
+    "words": "CREATE VIRTUAL TABLE words USING fts5(text, {})",
+    "words_of_new": "CREATE TRIGGER words_of_new AFTER INSERT ON items BEGIN "  # noqa: S608
+    f"INSERT INTO words(rowid, text) VALUES (new.label, {FOLDED}(new.text)); END",
+    "words_of_old": "CREATE TRIGGER words_of_old AFTER DELETE ON items BEGIN "
+    "DELETE FROM words WHERE rowid = old.label; END",
+}
+_TABLE, *_TRIGGERS = _CREATE
+_FILL = f"INSERT INTO words(rowid, text) SELECT label, {FOLDED}(text) FROM items"  # noqa: S608
 _INCOMPLETE = "its full-text index is incomplete; compact() rebuilds it"
 
 
@@ -49,33 +52,34 @@ class FullText:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a complete full-text index, which changes keep up to date."""
-        return self._count_parts() == len(_PARTS)
+        """Whether there is a full-text index as this version of flowvec makes it."""
+        return self._is_made_as(self._parts())
 
     @property
     def exists_in_part(self) -> bool:
-        """Whether there is a full-text index, complete or not."""
-        return self._count_parts() > 0
-
-    def _count_parts(self) -> int:
-        marks = ", ".join("?" * len(_PARTS))
-        with self._database.translated():
-            row = self._database.connection.execute(
-                f"SELECT count(*) FROM sqlite_master WHERE name IN ({marks})",  # noqa: S608 - marks
-                _PARTS,
-            ).fetchone()
-        return int(row[0])
+        """Whether there is a full-text index: complete or not, and of any version."""
+        return bool(self._parts())
 
     @property
     def tokenizer(self) -> TextTokenizer | None:
         """The tokenizer of the index, as its table records it; None without an index."""
+        return _tokenizer_of(self._parts())
+
+    def _parts(self) -> dict[str, str]:
+        """The SQL of the table and the triggers that exist, by name."""
+        marks = ", ".join("?" * len(_CREATE))
         with self._database.translated():
-            rows = self._database.connection.execute(
-                "SELECT sql FROM sqlite_master WHERE name = ?", (_TABLE,)
-            ).fetchall()
-        if not rows:
-            return None
-        return next((name for name, sql in _TOKENIZE.items() if sql in str(rows[0][0])), _DEFAULT)
+            return dict(
+                self._database.connection.execute(
+                    f"SELECT name, sql FROM sqlite_master WHERE name IN ({marks})",  # noqa: S608 - marks
+                    tuple(_CREATE),
+                ).fetchall()
+            )
+
+    @staticmethod
+    def _is_made_as(parts: dict[str, str]) -> bool:
+        tokenizer = _tokenizer_of(parts)
+        return tokenizer is not None and parts == _statements(tokenizer)
 
     def build(self, tokenizer: TextTokenizer | None = None) -> None:
         """Build the index, replacing what exists of one; inside a transaction.
@@ -96,8 +100,9 @@ class FullText:
         for trigger in _TRIGGERS:
             connection.execute(f"DROP TRIGGER IF EXISTS {trigger}")
         connection.execute(f"DROP TABLE IF EXISTS {_TABLE}")
-        for statement in _CREATE:
-            connection.execute(statement.format(_TOKENIZE[chosen]))
+        for statement in _statements(chosen).values():
+            connection.execute(statement)
+        connection.execute(_FILL)
 
     def search(
         self, expression: str, limit: int, condition: Condition | None = None
@@ -105,7 +110,7 @@ class FullText:
         """BM25 of the rows whose texts match best, by label, best first.
 
         Args:
-            expression: an FTS5 query, as `hybrid.match_expression` makes it.
+            expression: an FTS5 query.
             limit: most rows to return.
             condition: which rows are eligible by their metadata.
         """
@@ -128,38 +133,36 @@ class FullText:
         """Rows whose texts contain parts that are too short for trigrams; it reads all texts.
 
         Args:
-            parts: any texts; upper and lower case are alike.
+            parts: folded texts.
             limit: most rows to return.
             condition: which rows are eligible.
 
         Returns:
             How many of the parts each row has, by label; those with most, then the shortest first.
         """
-        found: list[str] = []
-        written: list[str] = []
-        for part in parts:
-            forms = sorted({part, part.lower(), part.upper(), part.title()})
-            found.append("(" + " OR ".join(["instr(items.text, ?) > 0"] * len(forms)) + ")")
-            written += forms
-        where, values = (condition.sql, condition.parameters) if condition else ("1", ())
+        found = " + ".join(["(instr(folded.c0, ?) > 0)"] * len(parts))
+        rows_of, chosen = "", condition or Condition("1", ())
+        if condition is not None:
+            rows_of = "JOIN items ON items.label = folded.id"
         with self._database.translated():
             rows = self._database.connection.execute(
-                f"SELECT label, {' + '.join(found)} AS parts FROM items "  # noqa: S608 - parameters
-                f"WHERE parts > 0 AND {where} "
-                "ORDER BY parts DESC, length(items.text), label LIMIT ?",
-                (*written, *values, limit),
+                f"SELECT folded.id, {found} AS parts FROM words_content AS folded {rows_of} "  # noqa: S608 - parameters
+                f"WHERE parts > 0 AND {chosen.sql} "
+                "ORDER BY parts DESC, length(folded.c0), folded.id LIMIT ?",
+                (*parts, *chosen.parameters, limit),
             ).fetchall()
         return {int(label): float(count) for label, count in rows}
 
     def problem(self) -> str | None:
-        """What is wrong with the index; None if it is intact or missing."""
-        if not self.exists:
-            return _INCOMPLETE if self.exists_in_part else None
+        """What is wrong with the index; None if it is intact, missing or of an earlier version."""
+        parts = self._parts()
+        if not self._is_made_as(parts):
+            is_broken = 0 < len(parts) < len(_CREATE)
+            return _INCOMPLETE if is_broken else None
         try:
-            tokenize = _TOKENIZE[self.tokenizer or _DEFAULT]
             connection = self._database.connect()
             try:
-                _compare_with_rows(connection, tokenize)
+                _compare_with_rows(connection, _TOKENIZE[_tokenizer_of(parts) or _DEFAULT])
             finally:
                 connection.close()
         except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -171,18 +174,39 @@ class FullText:
         return None
 
 
+def _statements(tokenizer: TextTokenizer) -> dict[str, str]:
+    """What makes an index: the SQL of its table and triggers, by name."""
+    return {name: statement.format(_TOKENIZE[tokenizer]) for name, statement in _CREATE.items()}
+
+
+def _tokenizer_of(parts: dict[str, str]) -> TextTokenizer | None:
+    if _TABLE not in parts:
+        return None
+    return "trigram" if "trigram" in parts[_TABLE] else "unicode61"
+
+
 def _compare_with_rows(connection: sqlite3.Connection, tokenize: str) -> None:
     """Compare every word of the index with the rows.
 
     SQLite's own check counts as a change of the index, and would block all writers while it runs.
-    So this checks a copy of the index in SQLite's temporary files, over a view of the rows. It only
-    reads the collection, one state of it, and works on read-only files too.
+    So this checks a copy of the index in SQLite's temporary files, over a view of the texts. It
+    only reads the collection, one state of it, and works on read-only files too.
 
     Raises:
         sqlite3.DatabaseError: they differ.
     """
     connection.execute("BEGIN")
-    connection.execute("CREATE TEMP VIEW rows_of_copy AS SELECT label, text FROM main.items")
+    differing = connection.execute(
+        "SELECT count(*) FROM (SELECT label FROM main.items AS item LEFT JOIN main.words_content "  # noqa: S608
+        f"AS entry ON entry.id = label WHERE entry.id IS NULL OR c0 IS NOT {FOLDED}(item.text) "
+        "UNION ALL SELECT id FROM main.words_content "
+        "WHERE id NOT IN (SELECT label FROM main.items))"
+    ).fetchone()[0]
+    if differing:
+        raise sqlite3.DatabaseError(f"{differing} rows have other texts there")
+    connection.execute(
+        "CREATE TEMP VIEW rows_of_copy AS SELECT id AS label, c0 AS text FROM main.words_content"
+    )
     connection.execute(
         "CREATE VIRTUAL TABLE temp.copy USING fts5(text, content='rows_of_copy', "
         f"content_rowid='label', {tokenize})"

@@ -31,18 +31,19 @@ class JsonField:
     path: str
 
     @property
-    def _literal(self) -> str:
+    def literal(self) -> str:
+        """The path, as SQL writes a text."""
         return "'" + self.path.replace("'", "''") + "'"
 
     @property
     def value(self) -> str:
         """The field's value; NULL if it is missing or null."""
-        return f"json_extract(metadata, {self._literal})"
+        return f"json_extract(metadata, {self.literal})"
 
     @property
     def type(self) -> str:
         """The type of its value; NULL if it is missing."""
-        return f"json_type(metadata, {self._literal})"
+        return f"json_type(metadata, {self.literal})"
 
     def has_type(self, test: str) -> str:
         """A test of its type that is never NULL, so that its negation is correct."""

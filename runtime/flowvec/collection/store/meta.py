@@ -17,26 +17,27 @@ from flowvec.collection.store.sqlite import Database
 from flowvec.errors import CorruptCollectionError
 
 __all__ = [
+    "FULL_TEXT_VERSION",
     "LAYOUT_VERSIONS",
     "SPARSE_VERSION",
     "TOKEN_VERSION",
-    "TRIGRAM_VERSION",
     "Counts",
     "MetaTable",
 ]
 
 # Version 2 counts rows, numbers states and allows float16 vectors. The first change to a file of
 # version 1 makes it version 2, so that an older flowvec cannot change it without counting.
-# Version 3 may have a full-text index by trigrams, which an older flowvec would take for one of
-# words. A file becomes version 3 when it gets one.
+# Version 3 had full-text indexes by trigrams.
 # Version 4 has sparse vectors, which an older flowvec would not delete with their rows. A file
 # becomes version 4 when it gets the first.
 # Version 5 has token vectors for reranking, in the same manner.
+# Version 6 has a full-text index over folded texts, which an older flowvec could not keep up to
+# date. A file becomes version 6 when it gets one.
 LAYOUT_VERSION = 2
-TRIGRAM_VERSION = 3
 SPARSE_VERSION = 4
 TOKEN_VERSION = 5
-LAYOUT_VERSIONS = (1, 2, 3, 4, 5)
+FULL_TEXT_VERSION = 6
+LAYOUT_VERSIONS = (1, 2, 3, 4, 5, 6)
 
 _STATE = "SELECT value FROM meta WHERE key = 'state'"
 _SETTINGS_CHECKSUM = "settings checksum"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,16 +20,24 @@ from flowvec.collection.store.absence import absence_of
 from flowvec.collection.store.filters import add_functions
 from flowvec.errors import (
     ClosedError,
+    CollectionBusyError,
     CollectionError,
     CorruptCollectionError,
     FlowvecError,
     InputValueError,
 )
+from flowvec.texts.folding import folded
 
-__all__ = ["Database"]
+__all__ = ["FOLDED", "Database"]
+
+# The function of SQL that folds texts for the full-text index. Another folding needs another name:
+# by that, an index is recognized as one of an earlier version.
+FOLDED = "flowvec_folded"
 
 # How long to wait for another process's checkpoint.
 _BUSY_TIMEOUT_S = 30.0
+# How often a lock is asked for that another program has.
+_RETRY_S = 0.02
 _DAMAGE_MESSAGES = ("Could not decode", "no such table", "no such column")
 
 
@@ -38,6 +47,9 @@ class Database:
     One thread at a time writes, in `transaction`. Any number of threads read at the same time, each
     in `reading`, which gives the thread its own connection and one state of the file. A file in a
     read-only folder is opened read-only.
+
+    Attributes:
+        patience: how long a transaction waits for a lock of another program, in seconds.
     """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
@@ -56,6 +68,7 @@ class Database:
         except OSError as error:
             raise CollectionError(f"cannot read {path}: {error.strerror or error}") from error
         self.path = path
+        self.patience = _BUSY_TIMEOUT_S
         self._local = threading.local()
         self._idle: deque[sqlite3.Connection] = deque()
         self._is_closed = False
@@ -77,6 +90,7 @@ class Database:
                 if self._identity is not None:
                     self.check_in_place()
                 add_functions(db)
+                db.create_function(FOLDED, 1, _folded, deterministic=True)
                 if self.is_writable:
                     db.execute("PRAGMA journal_mode=WAL")
                     db.execute("PRAGMA synchronous=FULL")
@@ -124,6 +138,11 @@ class Database:
             return InputValueError(f"{self.path} cannot store a row this large: {error}")
         if isinstance(error, sqlite3.ProgrammingError) and self._is_closed:
             return ClosedError("this Collection is closed")
+        if _is_locked(error):
+            return CollectionBusyError(
+                f"{self.path} is locked by another program, such as sqlite3 or a backup. Try "
+                "again, or open the collection with a longer write_timeout"
+            )
         # Python's message for bytes that are not UTF-8, SQLite's for missing tables.
         if isinstance(error, sqlite3.OperationalError):
             is_damage = any(words in str(error) for words in _DAMAGE_MESSAGES)
@@ -140,7 +159,7 @@ class Database:
         self.check_in_place()
         with self.translated():
             try:
-                self._writer.execute("BEGIN IMMEDIATE")
+                self._insist("BEGIN IMMEDIATE")
                 # The block must read what it has written, even inside `reading`.
                 self._local.db = self._writer
                 yield
@@ -151,6 +170,22 @@ class Database:
                 raise
             finally:
                 self._local.db = outer
+
+    def _insist(self, statement: str) -> None:
+        """Execute what needs SQLite's lock to write, and wait for it; Ctrl-C ends the wait."""
+        until = time.monotonic() + self.patience
+        try:
+            while True:
+                self._writer.execute("PRAGMA busy_timeout=0")
+                try:
+                    self._writer.execute(statement)
+                    return
+                except sqlite3.OperationalError as error:
+                    if not _is_locked(error) or time.monotonic() >= until:
+                        raise
+                time.sleep(_RETRY_S)
+        finally:
+            self._writer.execute(f"PRAGMA busy_timeout={int(_BUSY_TIMEOUT_S * 1000)}")
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -228,7 +263,7 @@ class Database:
     def vacuum(self) -> None:
         """Rewrite the file without the space that deleted rows left."""
         with self.translated():
-            self._writer.execute("VACUUM")
+            self._insist("VACUUM")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
@@ -242,6 +277,15 @@ class Database:
         with suppress(IndexError), self.translated():
             while True:
                 self._idle.pop().close()
+
+
+def _is_locked(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _folded(text: str | None) -> str | None:
+    return None if text is None else folded(text)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.store.deletions import Deletions
+from flowvec.collection.store.field_hints import FieldHints
 from flowvec.collection.store.field_indexes import FieldIndexes
 from flowvec.collection.store.file_systems import network_file_system
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.full_text import FullText, TextTokenizer
 from flowvec.collection.store.json_field import JsonField, path_of
-from flowvec.collection.store.meta import LAYOUT_VERSIONS, TRIGRAM_VERSION, MetaTable
+from flowvec.collection.store.meta import FULL_TEXT_VERSION, LAYOUT_VERSIONS, MetaTable
 from flowvec.collection.store.metadata_changes import MetadataChanges
 from flowvec.collection.store.rows import Id, Item, Rows, checksum, id_sum, key_of
 from flowvec.collection.store.settings import CollectionSettings
@@ -88,6 +89,7 @@ class Store:
         full_text: its full-text index.
         snapshots: its records of graph files.
         field_indexes: its indexes over fields of the metadata.
+        field_hints: warns of filters' fields that no row has.
         metadata_changes: which rows' metadata changed.
         deletions: which rows were deleted last.
         sparse: sparse vectors of rows.
@@ -108,6 +110,7 @@ class Store:
         self.full_text = FullText(self.database)
         self.snapshots = SnapshotTable(self.database)
         self.field_indexes = FieldIndexes(self.database)
+        self.field_hints = FieldHints(self.database)
         self.metadata_changes = MetadataChanges(self.database, self.meta)
         self.deletions = Deletions(self.database, self.meta)
         self.sparse = SparseTable(self.database, self.meta)
@@ -178,8 +181,7 @@ class Store:
             CollectionError: this SQLite does not have it.
         """
         self.full_text.build(tokenizer)
-        if self.full_text.tokenizer == "trigram":
-            self.meta.require_version(TRIGRAM_VERSION)
+        self.meta.require_version(FULL_TEXT_VERSION)
 
     def close(self) -> None:
         """Close the file."""
@@ -467,8 +469,13 @@ class Store:
         """
         field = JsonField(path_of(key))
         # No parameter but the labels: the path is quoted. Texts may be long, so SQLite cuts them.
+        # SQLite rounds whole numbers of more than 63 bits; in a list they stay as they are.
+        value = (
+            f"CASE {field.type} WHEN 'integer' THEN json_extract(metadata, {field.literal}, "
+            f"{field.literal}) ELSE substr({field.value}, 1, {int(most)}) END"
+        )
         statement = (
-            f"SELECT label, {field.type}, substr({field.value}, 1, {int(most)}) FROM items "  # noqa: S608
+            f"SELECT label, {field.type}, {value} FROM items "  # noqa: S608
             f"WHERE label IN (SELECT value FROM json_each(?)) AND {field.type} "
             "IN ('text', 'integer', 'real', 'true', 'false')"
         )
@@ -596,7 +603,7 @@ def _scalar(kind: str, value: str) -> str | int | float | bool:
         return value
     if kind in ("true", "false"):
         return kind == "true"
-    return int(value) if kind == "integer" else float(value)
+    return int(json.loads(value)[0]) if kind == "integer" else float(value)
 
 
 def _sum_of(ids: Iterable[tuple[Id, int]]) -> int:

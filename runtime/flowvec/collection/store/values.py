@@ -11,9 +11,9 @@
 | lists, tuples, arrays, columns | a list |
 | dicts | an object |
 
-A date with a time zone is stored in UTC, so that texts of different zones sort by time. Dates with
-and without a time zone cannot be compared. NaN is refused, except in a DataFrame, where it means a
-missing value.
+A date or time with a time zone is stored in UTC, so that texts of different zones sort by time.
+Dates with and without a time zone cannot be compared. NaN is refused, except in a DataFrame, where
+it means a missing value.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = ["Scalar", "scalar_of", "storable"]
 Scalar = str | int | float | bool | None
 
 _MAX_DEPTH = 100
-_MAX_INT_DIGITS = 18  # any number of so many digits has at most 64 bits
 _PLAIN: frozenset[type] = frozenset((str, int, bool, type(None)))
+_ANY_DAY = date(2000, 1, 2)
 _WITHOUT_TIME = frozenset(("Y", "M", "W", "D"))
 # What to store instead of values that JSON lacks.
 _INSTEAD = (
@@ -156,7 +156,7 @@ def _number_of(value: Decimal) -> int | float:
     if not value.is_finite():
         return float(value) if not value.is_snan() else math.nan
     exponent = cast(int, value.as_tuple().exponent)
-    if exponent >= 0 and value.adjusted() < _MAX_INT_DIGITS:
+    if exponent >= 0 and value.adjusted() < 20 and int(value).bit_length() <= 64:
         return int(value)
     number = float(value)
     if not math.isfinite(number) or Decimal(repr(number)) != value:
@@ -170,9 +170,16 @@ def _number_of(value: Decimal) -> int | float:
 def _iso(value: date | time) -> str | None:
     if value != value:  # pandas' NaT is a datetime
         return None
+    if isinstance(value, time) and value.tzinfo is not None and value.utcoffset() is None:
+        raise InputValueError(
+            f"is {value} in {value.tzinfo}, whose distance from UTC depends on the date; store a "
+            "datetime, or a time with a fixed offset"
+        )
     try:
         if isinstance(value, datetime) and value.utcoffset() is not None:
             value = value.astimezone(UTC)
+        if isinstance(value, time) and value.tzinfo is not None:
+            value = datetime.combine(_ANY_DAY, value).astimezone(UTC).timetz()
         return value.isoformat()
     except (OverflowError, ValueError) as error:
         raise InputValueError(f"is {value}, which UTC cannot hold: {error}") from None

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flowvec import Collection, CorruptCollectionError
-from flowvec.collection.hybrid import match_terms
+from flowvec.collection.hybrid import query_terms
 from flowvec.collection.store import bm25
 from flowvec.collection.store.bm25 import Bm25, WordStatistics
 from flowvec.collection.store.filters import compile_filter
@@ -62,7 +62,7 @@ def test_parts_rank_as_one_collection_with_all_rows(
     stores: tuple[Store, list[Store]], query: str, filter: dict[str, int] | None, limit: int
 ) -> None:
     whole, parts = stores
-    terms = match_terms(query, prefix=query == "runn")
+    terms, _ = query_terms(query, "unicode61", prefix=query == "runn")
     condition = None if filter is None else compile_filter(filter)
     expected = whole.full_text.search(" OR ".join(terms), limit, condition)
     by = WordStatistics.total([Bm25(part.database).statistics(terms) for part in parts])

@@ -280,9 +280,9 @@ def test_what_is_not_a_database_is_a_typed_error(tmp_path: Path) -> None:
 
 
 def test_another_layout_version_is_refused(store: Store, tmp_path: Path) -> None:
-    store.database.connection.execute("PRAGMA user_version=6")
+    store.database.connection.execute("PRAGMA user_version=7")
     store.close()
-    with pytest.raises(CollectionError, match="layout version 6; this flowvec reads 1, 2, 3, 4, 5"):
+    with pytest.raises(CollectionError, match="layout version 7; this flowvec reads 1, 2, 3"):
         Store(tmp_path / FILE)
 
 
