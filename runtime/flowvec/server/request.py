@@ -156,7 +156,7 @@ class Request:
 
         Raises:
             Refusal: it is too large, compressed, or does not come in time; too many others are
-                coming; or the server stops before its end.
+                coming; the server stops before its end; or part of it is lost.
             ClientGone: the client left before its end.
         """
         most = self._settings.max_body_bytes
@@ -187,6 +187,30 @@ class Request:
         if self._headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise Refusal("unsupported", "the body must not be compressed")
 
+    def check_whole(self, size: int) -> None:
+        """Refuse a body of which a server has lost a part.
+
+        An ASGI server other than ours may end a request at its headers if they offer an upgrade,
+        as every HTTP/2 client does at first.
+
+        Args:
+            size: bytes that have come.
+
+        Raises:
+            Refusal: the headers announce more.
+        """
+        length = self._headers.get(b"content-length", b"")
+        if length.isdigit():
+            is_lost = size < int(length)
+        else:
+            is_lost = not size and self._headers.keys() >= {b"upgrade", b"transfer-encoding"}
+        if is_lost:
+            raise Refusal(
+                "malformed",
+                "the body did not reach flowvec: the server that runs it lost it, as some do if a "
+                "client offers to upgrade to HTTP/2. Ask by HTTP/1.1, or run `flowvec serve`",
+            )
+
     async def _whole_body(self, most: int) -> bytes:
         parts: list[bytes] = []
         size = 0
@@ -199,6 +223,7 @@ class Request:
                 if size + len(part) > most:
                     raise _too_large(most)
                 if not message.get("more_body", False):
+                    self.check_whole(size + len(part))
                     return part if not parts else b"".join([*parts, part])
                 parts.append(part)
                 size += len(part)
