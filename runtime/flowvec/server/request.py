@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,12 +74,13 @@ class Request:
         dialect: in which it is answered.
         receive: gives the next event of its connection.
         incoming: bytes of bodies that are not complete.
+        repaired: strings of the body in which lone surrogates became U+FFFD.
         spent: what models did for it.
     """
 
     __slots__ = (
         "_headers", "_settings", "came", "dialect", "id", "incoming", "is_admin", "key", "method",
-        "parameters", "path", "receive", "scope", "spent",
+        "parameters", "path", "receive", "repaired", "scope", "spent",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +101,7 @@ class Request:
         self.receive = receive
         self._settings = settings
         self.incoming = incoming
+        self.repaired: Set[str] = frozenset()
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.id = self._taken_over_id() or new_id
 

@@ -151,6 +151,8 @@ class TextStream:
             except Refusal as refusal:
                 self._fail(refusal)
                 return True
+            repaired = sum(line.is_repaired and line.refusal is None for line in block.lines)
+            self._served.count_replaced(self._request, self._model, repaired)
         self._next = None
         if block.lines:
             self._pending.append(block)
