@@ -129,6 +129,7 @@ def outcome_headers(
             % (tokenize, queue, compute, all_of_it),
         ),
         (b"x-flowvec-truncated", b"%d" % outcome.truncated),
+        (b"x-flowvec-replaced", b"%d" % request.spent.replaced),
         (b"x-flowvec-fingerprint", fingerprint.encode("ascii")),
     ]
 

@@ -3,17 +3,24 @@ fields."""
 
 from __future__ import annotations
 
+import codecs
 import re
+from collections.abc import Set
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
 
+from flowvec.server.collection_bodies import ids_of
+from flowvec.server.lone_surrogates import strings_at, without_lone_surrogates
 from flowvec.server.refusal import Refusal
+from flowvec.server.request import Request
 from flowvec.server.served_model import ServedEncoder, ServedTexts
 from flowvec.tokenizer.given_ids import GivenIds
 
-__all__ = ["Input", "checked_dim", "decoded", "decoder", "misfit", "prompt_of", "texts_of"]
+__all__ = [
+    "Input", "body_of", "checked_dim", "decoded", "decoder", "misfit", "prompt_of", "texts_of",
+]  # fmt: skip
 
 S = TypeVar("S")
 
@@ -29,6 +36,11 @@ _NO_IDS = (
 _JSON_TYPES = {"bool": "boolean", "float": "number", "int": "integer", "str": "string"}
 _FIELD = re.compile(r"at `\$\.(\w+)`")
 _TYPE = re.compile(r"(?<=[` ])(bool|float|int|str)(?=[` ])")
+# Where msgspec found an error, and what some languages write there.
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_NO_NUMBER = re.compile(rb"NaN|Infinity")
+
+_NONE: Set[str] = frozenset()
 
 
 def decoder(kind: type[S]) -> msgspec.json.Decoder[S]:
@@ -36,22 +48,61 @@ def decoder(kind: type[S]) -> msgspec.json.Decoder[S]:
     return msgspec.json.Decoder(kind)
 
 
-def decoded(with_: msgspec.json.Decoder[S], body: bytes) -> S:
-    """A body, checked against its fields.
+async def body_of(request: Request, with_: msgspec.json.Decoder[S], *, empty: bytes = b"") -> S:
+    """A request's body, checked against its fields.
+
+    Args:
+        request: it remembers the strings in which lone surrogates became U+FFFD.
+        with_: of the route.
+        empty: what an empty body stands for.
+
+    Raises:
+        Refusal: it does not come, is not JSON, or a field has another type.
+        ClientGone: the client left before its end.
+    """
+    value, request.repaired = decoded(with_, await request.body() or empty)
+    # Two ids must not become one.
+    if request.repaired and any(item in request.repaired for item in ids_of(value)):
+        raise Refusal("invalid", "an id holds a lone surrogate, which UTF-8 cannot encode", "ids")
+    return value
+
+
+def decoded(with_: msgspec.json.Decoder[S], body: bytes) -> tuple[S, Set[str]]:
+    """A body, checked against its fields; and its strings in which lone surrogates, which JSON may
+    hold (RFC 8259, section 8.2), became U+FFFD.
 
     Raises:
         Refusal: it is not JSON, or a field has another type.
     """
     try:
-        return with_.decode(body)
+        try:
+            return with_.decode(body), _NONE
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            content, places = without_lone_surrogates(body.removeprefix(codecs.BOM_UTF8))
+            return with_.decode(content), strings_at(content, places) if places.size else _NONE
     except msgspec.ValidationError as error:
         raise misfit("the body", error, with_.type) from None
-    except msgspec.DecodeError as error:
-        raise Refusal("malformed", f"the body is not JSON: {error}") from None
-    except UnicodeDecodeError:
-        raise Refusal("malformed", "the body is not UTF-8") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refusal("malformed", _malformed(body, error)) from None
     except RecursionError:
         raise Refusal("malformed", "the body is nested too deeply") from None
+
+
+def _malformed(body: bytes, error: Exception) -> str:
+    """Why a body is not JSON."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as bad:
+        return f"the body is not UTF-8: byte {bad.start:,} is 0x{body[bad.start]:02x}"
+    if not body.strip():
+        return "the body is not JSON: it is empty"
+    reason = str(error).replace("Input data was truncated", "it ends too early")
+    place = _BYTE.search(reason)
+    if place and (number := _NO_NUMBER.match(body, int(place[1]))):
+        reason = f"numbers cannot be {number[0].decode()} (byte {place[1]})"
+    return f"the body is not JSON: {reason}"
 
 
 def misfit(what: str, error: msgspec.ValidationError, kind: object) -> Refusal:

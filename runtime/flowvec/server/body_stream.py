@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from flowvec.server.refusal import ClientGone
 from flowvec.server.request import Receive
@@ -24,10 +24,18 @@ class BodyStream:
     """
 
     def __init__(self, receive: Receive) -> None:
-        """Begin to read."""
+        """Begin to read at the next turn of the event loop."""
         self._receive = receive
         self._ahead = self._read()
         self.is_over = False
+
+    @classmethod
+    async def begun(cls, receive: Receive) -> Self:
+        """A body that is read before its answer begins, so that a client which waits for
+        `100 Continue` is sent that, and sends the body."""
+        body = cls(receive)
+        await asyncio.sleep(0)
+        return body
 
     def _read(self) -> asyncio.Task[_Message]:
         async def read() -> _Message:

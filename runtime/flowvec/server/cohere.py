@@ -11,7 +11,7 @@ from flowvec.encoder.options import EncodeOptions
 from flowvec.encoder.postprocess import Postprocess, Precision
 from flowvec.server.answer import Answer, outcome_headers, vectors_answer
 from flowvec.server.answer_types import CohereEmbedded
-from flowvec.server.bodies import checked_dim, decoded, decoder, prompt_of
+from flowvec.server.bodies import body_of, checked_dim, decoder, prompt_of
 from flowvec.server.described import described
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
@@ -60,7 +60,7 @@ _PROMPTS: dict[str, Literal["query", "document"]] = {
 @described(CohereEmbedded, takes=CohereEmbed)
 async def cohere_embed(served: Served, request: Request) -> Answer:
     """Vectors of texts in the types that the request names."""
-    body = decoded(_EMBED, await request.body())
+    body = await body_of(request, _EMBED)
     model = served.encoder(body.model)
     texts = _texts_of(body)
     if body.truncate == "START":

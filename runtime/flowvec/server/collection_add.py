@@ -10,7 +10,7 @@ from flowvec.collection.results import Added as Written
 from flowvec.collection.validation import last_of_each
 from flowvec.server.answer import Answer, json_answer
 from flowvec.server.answer_types import Added, Updated
-from flowvec.server.bodies import decoded, decoder
+from flowvec.server.bodies import body_of, decoder
 from flowvec.server.collection_bodies import NewRow, NewRows, NewSparse, vectors_of
 from flowvec.server.collections import chosen_of, model_of
 from flowvec.server.described import described
@@ -30,7 +30,7 @@ _ADD, _SPARSE = decoder(NewRows), decoder(NewSparse)
 @described(Added, takes=NewRows)
 async def add(served: Served, request: Request) -> Answer:
     """Add rows; rows with the same ids are replaced. On disk when it answers."""
-    body = decoded(_ADD, await request.body())
+    body = await body_of(request, _ADD)
     chosen = chosen_of(served, request)
     given = [row.vector for row in body.rows if row.vector is not None]
     if not given:
@@ -80,7 +80,7 @@ async def _add_texts(
 @described(Updated, takes=NewSparse)
 async def set_sparse(served: Served, request: Request) -> Answer:
     """Give rows that are there their sparse vectors, or other ones. On disk when it answers."""
-    body = decoded(_SPARSE, await request.body())
+    body = await body_of(request, _SPARSE)
     chosen = chosen_of(served, request)
     vectors = _given(served, chosen, body.sparse, body.sparse_dim, "sparse")
     updated = await chosen.rows.set_sparse(body.ids, vectors, timeout=request.seconds_left())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -164,6 +164,26 @@ class Change(ByFilter, kw_only=True):
     """New values of fields of the metadata."""
 
     changes: dict[str, Any] | list[dict[str, Any]]
+
+
+def ids_of(body: object) -> Iterator[object]:
+    """The ids of a body: in its list of them, its rows and its filter."""
+    yield from getattr(body, "ids", None) or ()
+    rows = getattr(body, "rows", None)
+    if isinstance(rows, list):
+        yield from (getattr(row, "id", None) for row in rows)
+    yield from _ids_of_filter(getattr(body, "filter", None))
+
+
+def _ids_of_filter(part: object, is_id: bool = False) -> Iterator[object]:
+    if isinstance(part, dict):
+        for key, inner in part.items():
+            yield from _ids_of_filter(inner, is_id or key == "$id")
+    elif isinstance(part, list):
+        for inner in part:
+            yield from _ids_of_filter(inner, is_id)
+    elif is_id:
+        yield part
 
 
 class List(_Body):

@@ -11,7 +11,7 @@ from flowvec.collection.results import Hit
 from flowvec.collection.search_plan import SearchPlan
 from flowvec.server.answer import Answer, Header, StageTimes, json_answer
 from flowvec.server.answer_types import Found, FoundBatch
-from flowvec.server.bodies import decoded, decoder
+from flowvec.server.bodies import body_of, decoder
 from flowvec.server.collection_bodies import (
     Search,
     SearchBatch,
@@ -43,7 +43,7 @@ _SPARSE, _SPARSE_BATCH = decoder(SearchSparse), decoder(SearchSparseBatch)
 @described(Found, takes=Search)
 async def search(served: Served, request: Request) -> Answer:
     """The rows nearest to a text or a vector."""
-    body = decoded(_SEARCH, await request.body())
+    body = await body_of(request, _SEARCH)
     if (body.query is None) == (body.vector is None):
         raise Refusal("invalid", "give either query, a text, or vector", "query")
     queries: list[Any] = [body.query]
@@ -59,7 +59,7 @@ async def search(served: Served, request: Request) -> Answer:
 @described(FoundBatch, takes=SearchBatch)
 async def search_batch(served: Served, request: Request) -> Answer:
     """The rows nearest to each of several texts or vectors."""
-    body = decoded(_SEARCH_BATCH, await request.body())
+    body = await body_of(request, _SEARCH_BATCH)
     if (body.queries is None) == (body.vectors is None):
         raise Refusal("invalid", "give either queries, which are texts, or vectors", "queries")
     queries: list[Any] = body.queries or []
@@ -162,7 +162,7 @@ def _reranker(
 @described(Found, takes=SearchSparse)
 async def search_sparse(served: Served, request: Request) -> Answer:
     """The rows whose sparse vectors have the largest dot product with that of a query."""
-    body = decoded(_SPARSE, await request.body())
+    body = await body_of(request, _SPARSE)
     sparse = [body.sparse] if isinstance(body.sparse, SparseVector) else body.sparse
     texts = None if body.query is None else [body.query]
     (hits,), times = await _sparse_hits(served, request, body, texts, sparse)
@@ -173,7 +173,7 @@ async def search_sparse(served: Served, request: Request) -> Answer:
 @described(FoundBatch, takes=SearchSparseBatch)
 async def search_sparse_batch(served: Served, request: Request) -> Answer:
     """The rows whose sparse vectors have the largest dot product with those of several queries."""
-    body = decoded(_SPARSE_BATCH, await request.body())
+    body = await body_of(request, _SPARSE_BATCH)
     lines, times = await _sparse_hits(served, request, body, body.queries, body.sparse)
     found = [[hit_as_json(hit, body.text_limit) for hit in line] for line in lines]
     return json_answer({"hits": found}, [times])

@@ -21,7 +21,7 @@ from flowvec.server.answer_types import (
     RowsById,
     Updated,
 )
-from flowvec.server.bodies import decoded, decoder
+from flowvec.server.bodies import body_of, decoder
 from flowvec.server.collection_bodies import (
     ByFilter,
     Change,
@@ -86,7 +86,7 @@ def _described(served: Served, chosen: ServedCollection) -> dict[str, Any]:
 @described(RowsById, takes=Get)
 async def get(served: Served, request: Request) -> Answer:
     """Rows by id; null for an unknown one."""
-    body = decoded(_GET, await request.body())
+    body = await body_of(request, _GET)
     chosen = chosen_of(served, request)
     items = await chosen.rows.get(body.ids, timeout=request.seconds_left())
     there = iter(await _rows_as_json(request, chosen, [item for item in items if item], body))
@@ -96,7 +96,7 @@ async def get(served: Served, request: Request) -> Answer:
 @described(Listed, takes=List)
 async def list_rows(served: Served, request: Request) -> Answer:
     """A page of rows, in the order in which they were added."""
-    body = decoded(_LIST, await request.body())
+    body = await body_of(request, _LIST)
     chosen = chosen_of(served, request)
     rows = await chosen.rows.list(
         body.filter,
@@ -127,7 +127,7 @@ async def _rows_as_json(
 @described(Counted, takes=ByFilter)
 async def count(served: Served, request: Request) -> Answer:
     """How many rows meet a filter."""
-    body = decoded(_BY_FILTER, await request.body())
+    body = await body_of(request, _BY_FILTER)
     if body.ids is not None:
         raise Refusal(
             "invalid", 'count takes a filter: {"$id": {"in": [ID, ...]}} names ids', "ids"
@@ -139,7 +139,7 @@ async def count(served: Served, request: Request) -> Answer:
 @described(Deleted, takes=ByFilter)
 async def delete(served: Served, request: Request) -> Answer:
     """Delete rows by id or by a filter."""
-    body = decoded(_BY_FILTER, await request.body())
+    body = await body_of(request, _BY_FILTER)
     rows = chosen_of(served, request).rows
     deleted = await rows.delete(body.ids, filter=body.filter, timeout=request.seconds_left())
     return json_answer({"deleted": deleted})
@@ -148,7 +148,7 @@ async def delete(served: Served, request: Request) -> Answer:
 @described(Updated, takes=Change)
 async def update(served: Served, request: Request) -> Answer:
     """Change fields of rows' metadata."""
-    body = decoded(_CHANGE, await request.body())
+    body = await body_of(request, _CHANGE)
     rows = chosen_of(served, request).rows
     updated = await rows.update_metadata(
         body.ids, body.changes, filter=body.filter, timeout=request.seconds_left()

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from flowvec.compat import override
+from flowvec.server.request_parser import RequestParser
 
 __all__ = ["Connection", "ConnectionLimits", "cut_slow"]
 
@@ -43,6 +44,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *, limits: ConnectionLimits | None = None, **options: Any) -> None:
         """As uvicorn's, with limits."""
         super().__init__(**options)
+        self.parser = cast(Any, RequestParser(self))
         self._limits = limits or ConnectionLimits()
         self._head_bytes = 0
         self._size = 0
@@ -97,11 +99,11 @@ class Connection(HttpToolsProtocol):
 
     @override
     def on_headers_complete(self) -> None:
-        """Begin the request, unless its headers were too large."""
+        """Begin the request, unless its headers were too large or come once more."""
         self._head_since, self._head_bytes = None, 0
         if self._size > self._limits.head_bytes:
             self._refuse()
-        if not self._is_refused:
+        if not self._is_refused and not self.parser.should_upgrade():
             super().on_headers_complete()
 
     @override
@@ -113,7 +115,7 @@ class Connection(HttpToolsProtocol):
     @override
     def on_message_complete(self) -> None:
         """The end of the body."""
-        if not self._is_refused:
+        if not self._is_refused and not self.parser.should_upgrade():
             super().on_message_complete()
 
     @override
@@ -137,8 +139,10 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
 
     def _refuse(self) -> None:
-        if not self._is_refused and not self.transport.is_closing():
-            self._is_refused = True
+        if self._is_refused:
+            return
+        self._is_refused = True
+        if not self.transport.is_closing():
             if _is_idle(self):
                 self.transport.write(_TOO_LARGE)
             self.transport.close()

@@ -12,6 +12,7 @@ import msgspec
 from flowvec.encoder.options import EncodeOptions
 from flowvec.server.answer import Answer, Header
 from flowvec.server.bodies import checked_dim, misfit, prompt_of
+from flowvec.server.body_stream import BodyStream
 from flowvec.server.described import BYTES, NDJSON, described
 from flowvec.server.request import Request
 from flowvec.server.served import Served
@@ -40,7 +41,8 @@ async def embed_stream(served: Served, request: Request) -> Answer:
     options = _options(query, model, served.settings.truncate)
     model.encoder.job(**options)  # checks them
     format: Format = query.format or _accepted(request)
-    stream = TextStream(served, request, query, model, options, format)
+    body = await BodyStream.begun(request.receive)
+    stream = TextStream(served, request, body, query, model, options, format)
     headers: list[Header] = [
         (b"x-flowvec-dimensions", b"%d" % stream.dim),
         (b"x-flowvec-fingerprint", model.encoder.fingerprint.encode("ascii")),

@@ -80,6 +80,8 @@ def log_access(request: Request, route: str, status: int, seconds: float) -> Non
     spent = request.spent
     if spent.items:
         fields |= {"model": spent.model, "texts": spent.items, "tokens": spent.tokens}
+        if spent.replaced:
+            fields["replaced"] = spent.replaced
         fields |= {f"{stage}_ms": round(1e3 * time, 3) for stage, time in spent.seconds.items()}
     access_logger.info("%s %d", route, status, extra={"fields": fields})
 

@@ -52,6 +52,7 @@ class ModelMeasures:
         items: texts or pairs that were answered.
         tokens: their tokens.
         truncated: how many of them were cut.
+        replaced: how many came with lone surrogates, which became U+FFFD.
         tokenize: seconds of each call in the tokenizer.
         queue: seconds of each call in the queue.
         compute: seconds of each call from its first batch to its last.
@@ -62,7 +63,7 @@ class ModelMeasures:
 
     def __init__(self) -> None:
         """Nothing was computed yet."""
-        self.items = self.tokens = self.truncated = self.padding = 0
+        self.items = self.tokens = self.truncated = self.replaced = self.padding = 0
         self.tokenize, self.queue, self.compute = Histogram(), Histogram(), Histogram()
         self.batch_items, self.batch_tokens = Histogram(_TEXTS), Histogram(_TOKENS)
         self._lock = threading.Lock()

@@ -111,6 +111,11 @@ def _models(served: Served) -> Iterator[Any]:
         ("texts", "Texts or pairs that were answered.", lambda m: m.measures.items),
         ("tokens", "Their tokens.", lambda m: m.measures.tokens),
         ("truncated_texts", "Texts or pairs that were cut.", lambda m: m.measures.truncated),
+        (
+            "replaced_texts",
+            "Texts or pairs in which lone surrogates became U+FFFD.",
+            lambda m: m.measures.replaced,
+        ),
         ("padding_tokens", "Computed tokens that were padding.", lambda m: m.measures.padding),
     ]
     for name, about, value in counters:

@@ -10,7 +10,7 @@ import msgspec
 from flowvec.encoder.options import EncodeOptions
 from flowvec.server.answer import Answer, json_answer, outcome_headers, vectors_answer
 from flowvec.server.answer_types import OllamaEmbedded, OllamaEmbedding, OllamaVersion
-from flowvec.server.bodies import checked_dim, decoded, decoder
+from flowvec.server.bodies import body_of, checked_dim, decoder
 from flowvec.server.described import described
 from flowvec.server.model_queue import Outcome
 from flowvec.server.request import Request
@@ -46,7 +46,7 @@ _EMBED, _EMBEDDINGS = decoder(OllamaEmbed), decoder(OllamaPrompt)
 @described(OllamaEmbedded, takes=OllamaEmbed)
 async def embed(served: Served, request: Request) -> Answer:
     """Normalized vectors of texts."""
-    body = decoded(_EMBED, await request.body())
+    body = await body_of(request, _EMBED)
     model = served.encoder(body.model.removesuffix(_LATEST))
     texts = [body.input] if isinstance(body.input, str) else body.input
     cuts = served.settings.truncate if body.truncate is None else body.truncate
@@ -76,7 +76,7 @@ def _blocks(outcome: Outcome, name: str, nanoseconds: int) -> Iterator[bytes]:
 @described(OllamaEmbedding, takes=OllamaPrompt)
 async def embeddings(served: Served, request: Request) -> Answer:
     """The vector of one text, as the model gives it."""
-    body = decoded(_EMBEDDINGS, await request.body())
+    body = await body_of(request, _EMBEDDINGS)
     model = served.encoder(body.model.removesuffix(_LATEST))
     options: EncodeOptions = {"truncation": "truncate" if served.settings.truncate else "error"}
     outcome = await served.embed(request, model, [body.prompt], options)

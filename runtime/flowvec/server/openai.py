@@ -10,7 +10,7 @@ import msgspec
 from flowvec.encoder.options import EncodeOptions
 from flowvec.server.answer import Answer, json_answer, outcome_headers, vectors_answer
 from flowvec.server.answer_types import ModelAbout, Models, OpenAiEmbedded
-from flowvec.server.bodies import Input, checked_dim, decoded, decoder, prompt_of, texts_of
+from flowvec.server.bodies import Input, body_of, checked_dim, decoder, prompt_of, texts_of
 from flowvec.server.described import described
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
@@ -40,7 +40,7 @@ _EMBEDDINGS = decoder(OpenAiEmbed)
 @described(OpenAiEmbedded, takes=OpenAiEmbed)
 async def embeddings(served: Served, request: Request) -> Answer:
     """Vectors of texts."""
-    body = decoded(_EMBEDDINGS, await request.body())
+    body = await body_of(request, _EMBEDDINGS)
     model = served.encoder(body.model)
     settings = served.settings
     texts = texts_of(body.input, "input", model, accept_token_ids=settings.accept_token_ids)

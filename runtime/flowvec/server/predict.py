@@ -10,7 +10,7 @@ import numpy as np
 from flowvec.reranker.scores import ScoreOptions
 from flowvec.server.answer import Answer, json_answer, outcome_headers
 from flowvec.server.answer_types import TeiLabelled
-from flowvec.server.bodies import decoded, decoder
+from flowvec.server.bodies import body_of, decoder
 from flowvec.server.described import described
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
@@ -37,7 +37,7 @@ _PREDICT = decoder(Predict)
 @described(list[TeiLabelled], list[list[TeiLabelled]], takes=Predict)
 async def predict(served: Served, request: Request) -> Answer:
     """Labels of one or more pairs of texts with their scores, best first."""
-    body = decoded(_PREDICT, await request.body())
+    body = await body_of(request, _PREDICT)
     model = served.reranker(body.model)
     pairs, is_single = _pairs(body.inputs)
     if body.truncation_direction.lower() == "left":

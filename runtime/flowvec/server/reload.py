@@ -12,7 +12,7 @@ import msgspec
 from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.errors import FlowvecError
 from flowvec.server.answer import Answer, json_answer
-from flowvec.server.bodies import decoded, decoder
+from flowvec.server.bodies import body_of, decoder
 from flowvec.server.described import described
 from flowvec.server.refusal import Refusal
 from flowvec.server.request import Request
@@ -59,7 +59,7 @@ async def reload(served: Served, request: Request) -> Answer:
         raise Refusal(
             "forbidden", "an admin key is needed: `flowvec serve --new-key NAME --admin` makes one"
         )
-    body = decoded(_RELOAD, await request.body() or b"{}")
+    body = await body_of(request, _RELOAD, empty=b"{}")
     return json_answer({"models": await reload_models(served, body.model)})
 
 

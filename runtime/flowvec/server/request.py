@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,12 +74,13 @@ class Request:
         dialect: in which it is answered.
         receive: gives the next event of its connection.
         incoming: bytes of bodies that are not complete.
+        repaired: strings of the body in which lone surrogates became U+FFFD.
         spent: what models did for it.
     """
 
     __slots__ = (
         "_headers", "_settings", "came", "dialect", "id", "incoming", "is_admin", "key", "method",
-        "parameters", "path", "receive", "scope", "spent",
+        "parameters", "path", "receive", "repaired", "scope", "spent",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +101,7 @@ class Request:
         self.receive = receive
         self._settings = settings
         self.incoming = incoming
+        self.repaired: Set[str] = frozenset()
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.id = self._taken_over_id() or new_id
 
@@ -156,7 +158,7 @@ class Request:
 
         Raises:
             Refusal: it is too large, compressed, or does not come in time; too many others are
-                coming; or the server stops before its end.
+                coming; the server stops before its end; or part of it is lost.
             ClientGone: the client left before its end.
         """
         most = self._settings.max_body_bytes
@@ -187,6 +189,30 @@ class Request:
         if self._headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise Refusal("unsupported", "the body must not be compressed")
 
+    def check_whole(self, size: int) -> None:
+        """Refuse a body of which a server has lost a part.
+
+        An ASGI server other than ours may end a request at its headers if they offer an upgrade,
+        as every HTTP/2 client does at first.
+
+        Args:
+            size: bytes that have come.
+
+        Raises:
+            Refusal: the headers announce more.
+        """
+        length = self._headers.get(b"content-length", b"")
+        if length.isdigit():
+            is_lost = size < int(length)
+        else:
+            is_lost = not size and self._headers.keys() >= {b"upgrade", b"transfer-encoding"}
+        if is_lost:
+            raise Refusal(
+                "malformed",
+                "the body did not reach flowvec: the server that runs it lost it, as some do if a "
+                "client offers to upgrade to HTTP/2. Ask by HTTP/1.1, or run `flowvec serve`",
+            )
+
     async def _whole_body(self, most: int) -> bytes:
         parts: list[bytes] = []
         size = 0
@@ -199,6 +225,7 @@ class Request:
                 if size + len(part) > most:
                     raise _too_large(most)
                 if not message.get("more_body", False):
+                    self.check_whole(size + len(part))
                     return part if not parts else b"".join([*parts, part])
                 parts.append(part)
                 size += len(part)

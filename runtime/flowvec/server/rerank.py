@@ -12,7 +12,7 @@ from flowvec.bundle.manifest import Activation
 from flowvec.reranker.scores import Ranked, Ranking
 from flowvec.server.answer import Answer, Header, json_answer, outcome_headers
 from flowvec.server.answer_types import CohereReranked, JinaReranked, TeiReranked
-from flowvec.server.bodies import decoded, decoder
+from flowvec.server.bodies import body_of, decoder
 from flowvec.server.described import described
 from flowvec.server.late_interaction import score_texts
 from flowvec.server.model_queue import Outcome
@@ -87,7 +87,7 @@ class _Scored:
 @described(TeiReranked, JinaReranked, takes=Rerank)
 async def either_rerank(served: Served, request: Request) -> Answer:
     """TEI's form, whose body has `texts`, or that of Jina, infinity and vLLM, with `documents`."""
-    body = decoded(_RERANK, await request.body())
+    body = await body_of(request, _RERANK)
     if body.texts is None and body.documents is not None:
         request.dialect = "jina"
         return await _jina(served, request, body)
@@ -106,7 +106,7 @@ async def either_rerank(served: Served, request: Request) -> Answer:
 @described(JinaReranked, takes=Rerank)
 async def jina_rerank(served: Served, request: Request) -> Answer:
     """Documents sorted by relevance, as Jina answers."""
-    return await _jina(served, request, decoded(_RERANK, await request.body()))
+    return await _jina(served, request, await body_of(request, _RERANK))
 
 
 async def _jina(served: Served, request: Request, body: Rerank) -> Answer:
@@ -126,7 +126,7 @@ async def _jina(served: Served, request: Request, body: Rerank) -> Answer:
 @described(CohereReranked, takes=Rerank)
 async def cohere_rerank(served: Served, request: Request) -> Answer:
     """Documents sorted by relevance, as Cohere answers."""
-    body = decoded(_RERANK, await request.body())
+    body = await body_of(request, _RERANK)
     wanted = body.return_documents is True
     scored = await _score(served, request, body, _texts_of(body), return_documents=wanted)
     answer = {

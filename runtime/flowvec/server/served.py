@@ -304,9 +304,13 @@ class Served:
         if self.unsent_bytes > self.settings.max_unsent_bytes:
             raise Refusal("overloaded", "callers do not read their answers", retry_after=1.0)
         costs = model.costs(items)
-        return model.queue.put(
+        call = model.queue.put(
             request.key, list(items), costs, dict(options), came=request.came, end=request.end()
         )
+        if repaired := request.repaired:
+            texts = (item if isinstance(item, tuple) else (item,) for item in items)
+            self.count_replaced(request, model, sum(not repaired.isdisjoint(t) for t in texts))
+        return call
 
     async def outcome(
         self, request: Request, model: ServedModel, call: QueuedCall, items: int
@@ -320,6 +324,11 @@ class Served:
         outcome = await request.outcome(model.queue, call)
         self.count(request, model, items, outcome)
         return outcome
+
+    def count_replaced(self, request: Request, model: ServedModel, items: int) -> None:
+        """Count texts or pairs in which lone surrogates became U+FFFD."""
+        model.measures.replaced += items
+        request.spent.replaced += items
 
     def count(self, request: Request, model: ServedModel, items: int, outcome: Outcome) -> None:
         """Count what was computed for a request, and ends now."""

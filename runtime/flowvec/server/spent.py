@@ -36,6 +36,7 @@ class Spent:
         model: the last one.
         items: texts or pairs.
         tokens: their tokens.
+        replaced: how many of them had lone surrogates, which became U+FFFD.
         dim: length of a vector; None without vectors.
         seconds: of each stage, summed up.
         stages: the first of them, in order.
@@ -45,6 +46,7 @@ class Spent:
     model: str = ""
     items: int = 0
     tokens: int = 0
+    replaced: int = 0
     dim: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     stages: list[Stage] = field(default_factory=list)

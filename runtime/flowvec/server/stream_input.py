@@ -58,24 +58,33 @@ class StreamInput:
     """
 
     def __init__(
-        self, request: Request, model: ServedEncoder, most_characters: int, dim: int, *, skips: bool
+        self,
+        request: Request,
+        body: BodyStream,
+        model: ServedEncoder,
+        most_characters: int,
+        dim: int,
+        *,
+        skips: bool,
     ) -> None:
-        """Begin to read.
+        """Nothing was taken yet.
 
         Args:
-            request: its body is read.
+            request: whose body it is.
+            body: its pieces.
             model: estimates the tokens of a text.
             most_characters: of a text.
             dim: length of a vector.
             skips: go on after a line that is not valid.
         """
-        self.body = BodyStream(request.receive)
-        self._incoming = request.incoming
+        self.body = body
+        self._request, self._incoming = request, request.incoming
         self._model, self._most_characters, self._skips = model, most_characters, skips
         self._most_texts = max(1, min(_TEXTS, _NUMBERS // dim))
         self._reader = LineReader(most_characters * _BYTES_PER_CHARACTER + _OTHER_FIELDS)
         self._lines: deque[tuple[int, bytes | None]] = deque()
         self._held = 0  # bytes of an unfinished line
+        self._size = 0  # bytes that have come
 
     @property
     def is_over(self) -> bool:
@@ -87,13 +96,15 @@ class StreamInput:
 
         Raises:
             ClientGone: the client left.
-            Refusal: too much of bodies is in memory.
+            Refusal: too much of bodies is in memory, or part of this one is lost.
         """
         piece = None if self._lines or self.body.is_over else self.body.take()
         if piece is None:
             return False
         self._lines.extend(self._reader.feed(piece))
+        self._size += len(piece)
         if self.body.is_over:
+            self._request.check_whole(self._size)
             self._lines.extend(self._reader.end())
         self._count_bytes(self._reader.held_bytes)
         if self._held and self._incoming.is_full:

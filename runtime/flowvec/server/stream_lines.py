@@ -74,12 +74,14 @@ class Line:
         text: to embed; "" if it is refused.
         id: the caller's; None without one.
         refusal: why it has no vector; None if it has one.
+        is_repaired: lone surrogates of its text became U+FFFD.
     """
 
     number: int
     text: str
     id: int | str | None = None
     refusal: Refusal | None = None
+    is_repaired: bool = False
 
 
 def line_of(number: int, content: bytes | None, most_characters: int) -> Line:
@@ -93,11 +95,13 @@ def line_of(number: int, content: bytes | None, most_characters: int) -> Line:
     try:
         if content is None:
             raise Refusal("too_large", "the line is too long")
-        value: StreamText | str = decoded(_LINE, content)
+        decoded_line, repaired = decoded(_LINE, content)
+        value: StreamText | str = decoded_line
     except Refusal as refusal:
         refusal.message = refusal.message.replace("the body", "the line")
         return Line(number, "", refusal=refusal)
     line = Line(number, value) if isinstance(value, str) else Line(number, value.text, value.id)
+    line.is_repaired = line.text in repaired
     if len(line.text) > most_characters:
         line.text = ""
         line.refusal = Refusal(

@@ -14,7 +14,7 @@ from flowvec.encoder.options import EncodeOptions, prompt_text
 from flowvec.encoder.postprocess import normalize
 from flowvec.server.answer import Answer, json_answer, outcome_headers, vectors_answer
 from flowvec.server.answer_types import Decoded, TeiEmbedded, TeiInfo, TeiSimilarities, TeiTokens
-from flowvec.server.bodies import Input, checked_dim, decoded, decoder, texts_of
+from flowvec.server.bodies import Input, body_of, checked_dim, decoder, texts_of
 from flowvec.server.described import described
 from flowvec.server.model_queue import Outcome
 from flowvec.server.refusal import Refusal
@@ -89,7 +89,7 @@ _TOKENIZE, _DECODE = decoder(TeiTokenize), decoder(TeiDecode)
 @described(TeiEmbedded, takes=TeiEmbed)
 async def embed(served: Served, request: Request) -> Answer:
     """Vectors of texts, as a bare list of lists."""
-    body = decoded(_EMBED, await request.body())
+    body = await body_of(request, _EMBED)
     model = served.encoder(body.model)
     settings = served.settings
     texts = texts_of(body.inputs, "inputs", model, accept_token_ids=settings.accept_token_ids)
@@ -127,7 +127,7 @@ def _options(body: TeiEmbed | TeiParameters, model: ServedEncoder, truncate: boo
 @described(TeiSimilarities, takes=TeiSimilarity)
 async def similarity(served: Served, request: Request) -> Answer:
     """Cosines of one text with others."""
-    body = decoded(_SIMILARITY, await request.body())
+    body = await body_of(request, _SIMILARITY)
     model = served.encoder(body.model)
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
     if not body.inputs.sentences:
@@ -143,7 +143,7 @@ async def similarity(served: Served, request: Request) -> Answer:
 @described(TeiTokens, takes=TeiTokenize)
 async def tokenize(served: Served, request: Request) -> Answer:
     """The tokens of texts, with their places."""
-    body = decoded(_TOKENIZE, await request.body())
+    body = await body_of(request, _TOKENIZE)
     encoder = served.reads_texts(body.model).encoder
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     if not texts:
@@ -164,7 +164,7 @@ async def tokenize(served: Served, request: Request) -> Answer:
 @described(Decoded, takes=TeiDecode)
 async def decode(served: Served, request: Request) -> Answer:
     """Texts of token ids."""
-    body = decoded(_DECODE, await request.body())
+    body = await body_of(request, _DECODE)
     tokenizer = served.reads_texts(body.model).encoder._tokenizer
     kinds = set(map(type, body.ids))
     if len(kinds) != 1:

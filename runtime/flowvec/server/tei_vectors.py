@@ -10,7 +10,7 @@ import msgspec
 
 from flowvec.server.answer import Answer, blocks_answer, outcome_headers
 from flowvec.server.answer_types import TeiSparse, TeiTokenVectors
-from flowvec.server.bodies import Input, decoded, decoder, prompt_of, texts_of
+from flowvec.server.bodies import Input, body_of, decoder, prompt_of, texts_of
 from flowvec.server.described import described
 from flowvec.server.queued_call import Outcome
 from flowvec.server.refusal import Refusal
@@ -49,7 +49,7 @@ _SPARSE, _ALL = decoder(TeiEmbedSparse), decoder(TeiEmbedAll)
 @described(TeiSparse, takes=TeiEmbedSparse)
 async def embed_sparse(served: Served, request: Request) -> Answer:
     """Sparse vectors of texts: the weights that are not zero, by token id."""
-    body = decoded(_SPARSE, await request.body())
+    body = await body_of(request, _SPARSE)
     model = served.sparse(body.model)
     texts = _texts(served, model, body)
     options = _options(served, body)
@@ -69,7 +69,7 @@ async def embed_sparse(served: Served, request: Request) -> Answer:
 @described(TeiTokenVectors, takes=TeiEmbedAll)
 async def embed_all(served: Served, request: Request) -> Answer:
     """A vector for each token of texts."""
-    body = decoded(_ALL, await request.body())
+    body = await body_of(request, _ALL)
     model = served.multi_vector(body.model)
     texts = _texts(served, model, body)
     options = {**_options(served, body), "is_query": _is_query(model, body)}

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.encoder.options import EncodeOptions
+from flowvec.server.body_stream import BodyStream
 from flowvec.server.model_queue import Outcome, QueuedCall
 from flowvec.server.refusal import AnswerCut, Reason, Refusal, stopping
 from flowvec.server.request import Request
@@ -39,13 +40,14 @@ class TextStream:
         self,
         served: Served,
         request: Request,
+        body: BodyStream,
         query: StreamQuery,
         model: ServedEncoder,
         options: EncodeOptions,
         format: Format,
     ) -> None:
         """A stream of which nothing has been read; arguments are those of the request."""
-        self._served, self._request = served, request
+        self._served, self._request, self._body = served, request, body
         self._model, self._options, self._format = model, options, format
         self._skips = query.on_error == "skip"
         self.dim: int = query.dimensions or model.encoder.dim
@@ -65,7 +67,9 @@ class TextStream:
             AnswerCut: a line failed, and float32 has no other way to say so.
         """
         most = self._served.settings.max_text_characters
-        self._input = StreamInput(self._request, self._model, most, self.dim, skips=self._skips)
+        self._input = StreamInput(
+            self._request, self._body, self._model, most, self.dim, skips=self._skips
+        )
         self._model.queue.streams.enter(self)
         self._since = time.perf_counter()
         try:
@@ -147,6 +151,8 @@ class TextStream:
             except Refusal as refusal:
                 self._fail(refusal)
                 return True
+            repaired = sum(line.is_repaired and line.refusal is None for line in block.lines)
+            self._served.count_replaced(self._request, self._model, repaired)
         self._next = None
         if block.lines:
             self._pending.append(block)

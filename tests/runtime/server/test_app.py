@@ -45,7 +45,7 @@ def test_unknown_routes_and_methods(client: Any) -> None:
         (b"", "not JSON"),
         (b"{", "not JSON"),
         (b'{"input": "\xff"}', "not"),
-        (b'{"input": "\\ud800"}', "not"),
+        (b'{"input": "\\ud800"}', None),
         (b'{"input": "a", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
         (b'{"input": "a", "x": 1e999}', None),
         (b"[]", "Expected `object`"),

@@ -16,7 +16,7 @@ from flowvec.projection.collection_map import MapFrame, map_frames
 from flowvec.projection.colours import point_colours
 from flowvec.server.answer import Answer, json_answer
 from flowvec.server.background_job import BackgroundJob
-from flowvec.server.bodies import decoded, decoder
+from flowvec.server.bodies import body_of, decoder
 from flowvec.server.collection_bodies import row_as_json
 from flowvec.server.collections import chosen_of
 from flowvec.server.described import described
@@ -48,7 +48,7 @@ _JOB = "map"
 @described(MapState, takes=MapStart)
 async def start(served: Served, request: Request) -> Answer:
     """Make a map, unless there is one, and wait a moment for its first positions."""
-    body = decoded(_START, await request.body())
+    body = await body_of(request, _START)
     chosen = chosen_of(served, request)
     job = chosen.jobs.get(_JOB)
     if body.halt:
@@ -92,7 +92,7 @@ async def positions(served: Served, request: Request) -> Answer:
 @described(MapValues, takes=MapFields)
 async def values(served: Served, request: Request) -> Answer:
     """A field's values as colours of the points."""
-    body = decoded(_FIELDS, await request.body())
+    body = await body_of(request, _FIELDS)
     chosen = chosen_of(served, request)
     labels = _frame(chosen).labels
     collection = chosen.rows.collection
@@ -108,7 +108,7 @@ async def values(served: Served, request: Request) -> Answer:
 @described(MapRowsFound, takes=MapRows)
 async def rows(served: Served, request: Request) -> Answer:
     """The rows of some points; null for a row that is gone."""
-    body = decoded(_ROWS, await request.body())
+    body = await body_of(request, _ROWS)
     chosen = chosen_of(served, request)
     labels = _frame(chosen).labels
     if body.points and max(body.points) >= len(labels):
@@ -128,7 +128,7 @@ async def rows(served: Served, request: Request) -> Answer:
 @described(MapPoints, takes=MapIds)
 async def points(served: Served, request: Request) -> Answer:
     """The points of some rows; null for a row that is not on the map."""
-    body = decoded(_IDS, await request.body())
+    body = await body_of(request, _IDS)
     chosen = chosen_of(served, request)
     labels = _frame(chosen).labels
     ids = check_ids(body.ids)

@@ -10,7 +10,7 @@ from flowvec.projection.space import Space as MeasuredSpace
 from flowvec.projection.space import SpaceFrame, space_frames
 from flowvec.server.answer import Answer, json_answer
 from flowvec.server.background_job import BackgroundJob
-from flowvec.server.bodies import decoded, decoder
+from flowvec.server.bodies import body_of, decoder
 from flowvec.server.collections import chosen_of
 from flowvec.server.described import described
 from flowvec.server.page.bodies import Space, SpaceStart, SpaceState
@@ -28,7 +28,7 @@ _JOB = "space"
 @described(SpaceState, takes=SpaceStart)
 async def start(served: Served, request: Request) -> Answer:
     """Measure a sample of the collection, unless that was done, and wait a moment for it."""
-    body = decoded(_START, await request.body())
+    body = await body_of(request, _START)
     chosen = chosen_of(served, request)
     job = chosen.jobs.get(_JOB)
     if job is not None and (body.again or job.failure):
