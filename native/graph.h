@@ -104,7 +104,9 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
           dim_(space.dim()),
           squared_(space.squared()),
           grouped_(grouped),
-          index_(space.dim()) {}
+          index_(space.dim(), squared_ ? kNearlyEqualSquared : kNearlyEqualProducts) {
+        if (grouped) least_links_ = m / 4;  // more costs time, and changes ordinary rows
+    }
 
     bool grouped() const { return grouped_; }
     size_t rows() const { return rows_; }

@@ -188,6 +188,7 @@ class GraphFile {
         std::unique_ptr<Graph> graph(new Graph(space, std::max<uint64_t>({capacity, count, 1}), m,
                                                header.ef_construction, 0, grouped));
         graph->ef_construction_ = header.ef_construction;
+        need(count || left == (grouped ? 8 : 0), "it is longer than its header says");
         if (count) {
             file.read(graph->data_level0_memory_, count * header.element_bytes);
             left -= count * header.element_bytes;

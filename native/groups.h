@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <random>
 #include <string_view>
 #include <unordered_map>
@@ -18,9 +17,11 @@
 namespace flowvec {
 
 // Vectors share a node if their distance is at most this share of their length, or of the usual
-// length. It is far above what rounding makes of one text (1e-7 in each number), and far below what
-// two texts differ in.
-constexpr double kNearlyEqual = 2e-5;
+// length. It is above what rounding makes of one text (1e-7 in each number), and far below what two
+// texts differ in. Inner products in float32 do not tell such vectors apart from a query near them.
+constexpr double kNearlyEqualSquared = 2e-5, kNearlyEqualProducts = 5e-4;
+
+constexpr size_t kProjections = 3;
 
 inline double squared_difference(const float* a, const float* b, size_t dim) {
     double sums[4] = {};
@@ -98,82 +99,107 @@ class Group {
 
 // Finds the node whose vector is nearly equal to another one, under any metric.
 //
-// Nodes are in the order of their vectors' projection on a random direction. Nearly equal vectors
-// are beside each other there, and a second projection tells most others from them.
+// Nodes are in the cells of a grid over three random projections, so that a cell has hardly any other
+// nodes than those that are sought (locality-sensitive hashing, Datar et al., 2004).
 class NearlyEqual {
   public:
-    explicit NearlyEqual(size_t dim) : dim_(dim), along_(dim), across_(dim) {
+    // `share`: the largest difference, as a share of a vector's length or of the usual length.
+    NearlyEqual(size_t dim, double share)
+        : dim_(dim), share_(share), window_(4 * share / std::sqrt(double(dim))) {
         std::mt19937 random(1);
         std::normal_distribution<double> normal;
-        for (auto* direction : {&along_, &across_})
-            for (auto& number : *direction) number = normal(random) / std::sqrt(double(dim));
+        for (auto& direction : directions_) {
+            direction.resize(dim);
+            for (auto& number : direction) number = normal(random) / std::sqrt(double(dim));
+        }
     }
 
     struct Place {
-        float along, across;
-        double length;
+        double at[kProjections], length;
     };
 
     Place place(const float* vector) const {
-        double along[4] = {}, across[4] = {}, squares[4] = {};
-        size_t i = 0;
-        const auto add = [&](size_t j) {
-            const double number = vector[i + j];
-            along[j] += number * along_[i + j];
-            across[j] += number * across_[i + j];
-            squares[j] += number * number;
-        };
-        for (; i + 4 <= dim_; i += 4)
-            for (size_t j = 0; j < 4; j++) add(j);
-        for (; i < dim_; i++) add(0);
-        const auto sum = [](const double* s) { return (s[0] + s[1]) + (s[2] + s[3]); };
-        return {float(sum(along)), float(sum(across)), std::sqrt(sum(squares))};
+        Place place{};
+        for (size_t p = 0; p < kProjections; p++)
+            place.at[p] = sum([&](size_t i) { return directions_[p][i] * double(vector[i]); });
+        place.length =
+            std::sqrt(sum([&](size_t i) { return double(vector[i]) * double(vector[i]); }));
+        return place;
     }
 
     void add(const Place& place, int64_t label) {
-        nodes_.emplace(place.along, Node{place.across, label});
+        const double scale = scale_of(std::max(place.length, usual()));
+        uint64_t hash = hash_of(scale);
+        for (const double at : place.at) hash = mixed(hash, cell(at, scale));
+        nodes_.emplace(hash, label);
         lengths_ += place.length;
     }
 
     // Label of a node whose vector is nearly equal, or -1. `vector_of` returns a label's vector.
     template <typename VectorOf>
     int64_t find(const Place& place, const float* vector, const VectorOf& vector_of) const {
-        const double usual = nodes_.empty() ? 0.0 : lengths_ / double(nodes_.size());
-        const double most = kNearlyEqual * std::max(place.length, usual);
-        // A difference's projection on a random direction is longer once in 10,000 times.
-        const double window = 4 * most / std::sqrt(double(dim_)) + 2e-7 * std::fabs(place.along);
-        const auto matches = [&](const Node& node) {
-            return std::fabs(double(node.across) - place.across) <= window &&
-                   squared_difference(vector, vector_of(node.label), dim_) <= most * most;
-        };
-        auto above = nodes_.lower_bound(place.along), below = above;
-        for (size_t tries = 0; tries < kMostTries; tries++) {
-            const bool goes_up = above != nodes_.end() && above->first - place.along <= window;
-            const bool goes_down =
-                below != nodes_.begin() && place.along - std::prev(below)->first <= window;
-            if (goes_up) {
-                if (matches(above->second)) return above->second.label;
-                ++above;
+        const double longer = std::max(place.length, usual());
+        const double most = share_ * longer;
+        const double scales[2] = {scale_of(longer * (1 - share_)), scale_of(longer * (1 + share_))};
+        for (int s = 0; s < (scales[0] == scales[1] ? 1 : 2); s++) {
+            const double reach = window_ * scales[s];
+            // A difference's projection is longer than that once in 10,000 times.
+            int64_t low[kProjections], high[kProjections];
+            for (size_t p = 0; p < kProjections; p++) {
+                low[p] = cell(place.at[p] - reach, scales[s]);
+                high[p] = cell(place.at[p] + reach, scales[s]);
             }
-            if (goes_down) {
-                --below;
-                if (matches(below->second)) return below->second.label;
+            for (unsigned corner = 0; corner < 1u << kProjections; corner++) {
+                uint64_t hash = hash_of(scales[s]);
+                bool is_new = true;
+                for (size_t p = 0; p < kProjections; p++) {
+                    const bool is_high = corner >> p & 1;
+                    is_new &= !is_high || high[p] != low[p];
+                    hash = mixed(hash, is_high ? high[p] : low[p]);
+                }
+                if (!is_new) continue;
+                const auto range = nodes_.equal_range(hash);
+                size_t tries = 0;
+                for (auto node = range.first; node != range.second; ++node) {
+                    if (++tries > kMostTries) break;
+                    if (squared_difference(vector, vector_of(node->second), dim_) <= most * most)
+                        return node->second;
+                }
             }
-            if (!goes_up && !goes_down) break;
         }
         return -1;
     }
 
   private:
-    static constexpr size_t kMostTries = 512;
-    struct Node {
-        float across;
-        int64_t label;
-    };
+    static constexpr size_t kMostTries = 64;
+
+    // Adds in four sums, for which an addition need not wait for the one before it.
+    template <typename Term>
+    double sum(const Term& term) const {
+        double sums[4] = {};
+        size_t i = 0;
+        for (; i + 4 <= dim_; i += 4)
+            for (size_t j = 0; j < 4; j++) sums[j] += term(i + j);
+        for (; i < dim_; i++) sums[0] += term(i);
+        return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    }
+
+    double usual() const { return nodes_.empty() ? 0.0 : lengths_ / double(nodes_.size()); }
+    // A power of two above a length, by which cells are measured; 1 for 0.
+    static double scale_of(double length) { return length > 0 ? std::exp2(std::ilogb(length) + 1) : 1; }
+    int64_t cell(double at, double scale) const {
+        return int64_t(std::floor(at / (2 * window_ * scale)));
+    }
+    static uint64_t hash_of(double scale) { return uint64_t(int64_t(std::ilogb(scale))); }
+    static uint64_t mixed(uint64_t hash, int64_t number) {
+        hash = (hash ^ uint64_t(number)) * 0x9E3779B97F4A7C15u;
+        return hash ^ hash >> 29;
+    }
 
     size_t dim_;
-    std::vector<double> along_, across_;
-    std::multimap<float, Node> nodes_;
+    double share_, window_;
+    std::vector<double> directions_[kProjections];
+    std::unordered_multimap<uint64_t, int64_t> nodes_;  // labels by the hash of their cell
     double lengths_ = 0;
 };
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -184,7 +184,7 @@ class Collection(SearchMethods, FieldMethods):
         )
         try:
             check_same_settings(collection._store.settings, settings, folder)
-        except InputValueError:
+        except BaseException:
             collection.close()
             raise
         return collection
@@ -261,27 +261,32 @@ class Collection(SearchMethods, FieldMethods):
         exact_below = _checked_exact_below(exact_below)
         checked_write_timeout(write_timeout)
         folder = absolute_path(path)
-        store = Store(folder / FILE)
-        try:
+        with ExitStack() as opened:
+            store = Store(folder / FILE)
+            opened.callback(store.close)
             collection = cls(folder, store, encoder, exact_below, write_timeout)
+            opened.callback(collection.close)
             if encoder is not None:
                 collection._take_encoder(encoder)
             if sparse_encoder is not None:
                 collection._take_sparse_encoder(sparse_encoder)
-        except BaseException:
-            store.close()
-            raise
+            opened.pop_all()
         return collection
 
     def close(self) -> None:
-        """Save the graph and close the files; calling it twice is harmless."""
+        """Save the graph, and close all files, mappings and threads; twice is harmless.
+
+        Searches of other threads that have begun end first; later calls raise ClosedError.
+        """
         try:
             self._access.close()
         finally:
+            self._sparse_index.clear()
             if self._own_encoder is not None:
                 self._own_encoder.close()
 
     def __enter__(self) -> Collection:
+        self._access.check()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -28,9 +28,9 @@ class HnswGraph:
 
     Distances are `1 - dot` for `ip`, and the squared Euclidean distance for `l2`.
 
-    Rows whose vectors are equal, or differ by less than 2e-5 of their length, share a node: copies
-    that are nodes link to each other alone, and rows behind them are not reached any more. Each row
-    is found at its own distance. hnswlib's graphs have a node for each row.
+    Rows whose vectors are equal, or nearly (by 5e-4 of their length; 2e-5 for `l2`), share a node:
+    copies that are nodes link to each other alone, and rows behind them are not reached any more.
+    Each row is found at its own distance. hnswlib's graphs have a node for each row.
     """
 
     def __init__(

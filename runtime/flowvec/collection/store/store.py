@@ -182,7 +182,7 @@ class Store:
             self.meta.require_version(TRIGRAM_VERSION)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, after reads of other threads that have begun. Twice is harmless."""
         self.database.close()
 
     # --- items ----------------------------------------------------------------------------------
