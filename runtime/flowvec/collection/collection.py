@@ -526,17 +526,18 @@ class Collection(SearchMethods, FieldMethods):
             CollectionError: the directory is not empty or cannot be written.
             MissingDependencyError: pyarrow is not installed.
         """
-        files = read_parquet(parquet)
-        about = files.about
-        return cls._create_from(
-            path,
-            files.batches,
-            Model(about.get("model"), about.get("fingerprint"), about.get("compute")),
-            dim=files.dim,
-            metric=metric or cast(Metric, about.get("metric", "cosine")),
-            vector_dtype=vector_dtype or cast(VectorDtype, files.dtype),
-            sparse_model=(about.get("sparse_model"), about.get("sparse_fingerprint")),
-        )
+        read = read_parquet(parquet)
+        about = read.about
+        with read.files:
+            return cls._create_from(
+                path,
+                read.batches,
+                Model(about.get("model"), about.get("fingerprint"), about.get("compute")),
+                dim=read.dim,
+                metric=metric or cast(Metric, about.get("metric", "cosine")),
+                vector_dtype=vector_dtype or cast(VectorDtype, read.dtype),
+                sparse_model=(about.get("sparse_model"), about.get("sparse_fingerprint")),
+            )
 
     @classmethod
     def _create_from(

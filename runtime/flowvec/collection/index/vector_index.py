@@ -521,7 +521,7 @@ class VectorIndex:
         After `close` and the store's `close`, so that no thread loads anything again.
         """
         with self._lock.writing():
-            self.growing.drop()
+            self.growing.release()
             self._state.close()
             self._masks.clear()
 
