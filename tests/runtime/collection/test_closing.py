@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ def open_things(folder: Path) -> list[str]:
     held = []
     for link in Path("/proc/self/fd").iterdir():
         try:
-            held.append(os.readlink(link))
+            held.append(str(link.readlink()))
         except FileNotFoundError:  # that of the listing
             continue
     maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
@@ -35,9 +34,9 @@ def open_things(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def threads() -> Iterator[Callable[[], list[str]]]:
+def threads() -> Callable[[], list[str]]:
     before = set(threading.enumerate())
-    yield lambda: [one.name for one in threading.enumerate() if one not in before]
+    return lambda: [one.name for one in threading.enumerate() if one not in before]
 
 
 @pytest.fixture
@@ -142,7 +141,7 @@ def test_threads_that_search_on_are_told_and_open_nothing(filled: Path, threads:
                     collection.search_ids(vectors(20, dim=DIM), k=3)
                     collection.search(vectors(1, dim=DIM)[0], filter={"n": 2})
             except FlowvecError as error:
-                errors.append(error)
+                errors.append(error)  # noqa: B023 - the threads end before the next round
 
         workers = [threading.Thread(target=work) for _ in range(3)]
         for one in workers:
@@ -168,7 +167,7 @@ def test_an_iterator_that_was_left_holds_nothing(filled: Path) -> None:
 
 def test_an_async_collection_closes_what_it_opened(filled: Path, threads: Any) -> None:
     async def use() -> AsyncCollection:
-        with pytest.raises(ValueError, match="mine"):
+        with pytest.raises(ValueError, match="mine"):  # noqa: PT012
             async with AsyncCollection.open(filled, exact_below=100) as collection:
                 await asyncio.gather(*[collection.search(v) for v in vectors(20, dim=DIM)])
                 raise ValueError("mine")
