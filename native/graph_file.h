@@ -1,8 +1,12 @@
-// Graph files, in the format of hnswlib 0.8's saveIndex.
+// Graph files, in the format of hnswlib 0.8's saveIndex. A grouped graph's file goes on behind that.
 //
 // Little-endian: a header of 96 bytes; for every node its links on the lowest level (a count in two
 // bytes, a mark of deletion, one unused byte, 2 M ids), its vector and its label; then for every node
 // the size of its links on the upper levels in bytes and those links, with room for M on each level.
+//
+// Of a grouped graph, the number of groups (8 bytes); for each its node and its number of vectors (4
+// bytes each); for each of these its number of rows (8 bytes), the vector itself (not the first one,
+// which is the node's), the rows' labels (8 bytes each) and marks of deletion (1 byte each).
 //
 // hnswlib trusts its files: a wrong count, size or link makes it read or write outside its memory
 // (hnswlib#673). Here everything is checked before it is used.
@@ -157,11 +161,22 @@ class GraphFile {
             file.write(&bytes, sizeof bytes);
             if (bytes) file.write(graph.linkLists_[i], bytes);
         }
+        if (graph.grouped()) write_groups(file, graph);
         file.close();
     }
 
+    static uint64_t size(Graph& graph) {
+        uint64_t size = graph.indexFileSize() + (graph.grouped() ? 8 : 0);
+        for (const auto& [id, group] : graph.groups()) {
+            size += 8 + (group.copies().size() - 1) * 4 * graph.dim();
+            for (const auto& copies : group.copies()) size += 8 + 9 * copies.labels.size();
+        }
+        return size;
+    }
+
     // Reads a graph with links of M and room for this many nodes, or more if the file has more.
-    static std::unique_ptr<Graph> read(const char* path, Space& space, size_t m, size_t capacity) {
+    static std::unique_ptr<Graph> read(const char* path, Space& space, size_t m, size_t capacity,
+                                       bool grouped) {
         File file(path, false);
         uint64_t left = file.size();
         need(left >= sizeof(Header), "it is shorter than a header");
@@ -171,19 +186,20 @@ class GraphFile {
         check(header, space.dim(), m, left);
         const uint64_t count = header.count;
         std::unique_ptr<Graph> graph(new Graph(space, std::max<uint64_t>({capacity, count, 1}), m,
-                                               header.ef_construction, 0));
+                                               header.ef_construction, 0, grouped));
         graph->ef_construction_ = header.ef_construction;
-        if (!count) {
-            need(!left, "it is longer than its header says");
-            return graph;
+        need(count || left == (grouped ? 8 : 0), "it is longer than its header says");
+        if (count) {
+            file.read(graph->data_level0_memory_, count * header.element_bytes);
+            left -= count * header.element_bytes;
+            graph->cur_element_count = count;
+            read_upper_levels(file, *graph, left);
+            graph->enterpoint_node_ = header.entry_point;
+            graph->maxlevel_ = header.max_level;
+            check_nodes(*graph, space.dim());
         }
-        file.read(graph->data_level0_memory_, count * header.element_bytes);
-        left -= count * header.element_bytes;
-        graph->cur_element_count = count;
-        read_upper_levels(file, *graph, left);
-        graph->enterpoint_node_ = header.entry_point;
-        graph->maxlevel_ = header.max_level;
-        check_nodes(*graph, space.dim());
+        if (grouped) read_groups(file, *graph, left);
+        need(!left, "it is longer than its header says");
         return graph;
     }
 
@@ -212,7 +228,7 @@ class GraphFile {
              "its level multiplier does not match M");
     }
 
-    static void read_upper_levels(File& file, Graph& graph, uint64_t left) {
+    static void read_upper_levels(File& file, Graph& graph, uint64_t& left) {
         const size_t level_bytes = graph.size_links_per_element_;
         for (size_t i = 0; i < graph.cur_element_count; i++) {
             uint32_t bytes;
@@ -231,7 +247,77 @@ class GraphFile {
             file.read(links, bytes);
             left -= bytes;
         }
-        need(!left, "it is longer than its header says");
+    }
+
+    static void write_groups(File& file, const Graph& graph) {
+        std::vector<Id> nodes;
+        for (const auto& item : graph.groups()) nodes.push_back(item.first);
+        std::sort(nodes.begin(), nodes.end());  // equal graphs have equal files
+        const uint64_t count = nodes.size();
+        file.write(&count, sizeof count);
+        for (const Id id : nodes) {
+            const Group& group = graph.groups().at(id);
+            const uint32_t head[2] = {id, uint32_t(group.copies().size())};
+            file.write(head, sizeof head);
+            for (size_t place = 0; place < group.copies().size(); place++) {
+                const Copies& copies = group.copies()[place];
+                const uint64_t rows = copies.labels.size();
+                file.write(&rows, sizeof rows);
+                if (place) file.write(group.vector(place, graph.dim()), 4 * graph.dim());
+                file.write(copies.labels.data(), 8 * rows);
+                for (size_t i = 0; i < rows; i++) {
+                    const unsigned char deleted = Graph::is_deleted(copies, i);
+                    file.write(&deleted, 1);
+                }
+            }
+        }
+    }
+
+    static void read_groups(File& file, Graph& graph, uint64_t& left) {
+        const auto read = [&](void* data, uint64_t size) {
+            need(left >= size, "the end of its groups is cut");
+            file.read(data, size);
+            left -= size;
+        };
+        uint64_t groups;
+        read(&groups, sizeof groups);
+        std::vector<float> vector(graph.dim());
+        std::vector<int64_t> labels;
+        std::vector<unsigned char> deleted;
+        for (int64_t last = -1; groups; groups--) {
+            uint32_t head[2];
+            read(head, sizeof head);
+            need(head[0] < graph.cur_element_count && int64_t(head[0]) > last,
+                 "a group does not belong to a node");
+            const Id id = head[0];
+            last = id;
+            for (uint32_t place = 0; place < head[1]; place++) {
+                uint64_t rows;
+                read(&rows, sizeof rows);
+                std::memcpy(vector.data(), graph.vector(id), 4 * graph.dim());
+                if (place) read(vector.data(), 4 * graph.dim());
+                for (const float number : vector)
+                    need(std::isfinite(number), "a vector holds NaN or infinity");
+                need(rows <= left / 9, "the end of its groups is cut");
+                labels.resize(rows);
+                deleted.resize(rows);
+                read(labels.data(), 8 * rows);
+                read(deleted.data(), rows);
+                const auto own = std::find(labels.begin(), labels.end(),
+                                           int64_t(graph.getExternalLabel(id)));
+                need(place || own != labels.end(), "a group lacks the row of its node");
+                // Before rows join it: the node's mark in the file is that of all rows.
+                if (!place) graph.set_deleted(id, deleted[size_t(own - labels.begin())]);
+                for (size_t i = 0; i < rows; i++) {
+                    need(labels[i] >= 0, "a label is out of range");
+                    need(deleted[i] <= 1, "a mark of deletion is not valid");
+                    if (!place && i == size_t(own - labels.begin())) continue;
+                    need(!graph.label_lookup_.count(hnswlib::labeltype(labels[i])),
+                         "two nodes have the same label");
+                    graph.join(id, vector.data(), labels[i], deleted[i]);
+                }
+            }
+        }
     }
 
     static void check_nodes(Graph& graph, size_t dim) {
@@ -247,13 +333,12 @@ class GraphFile {
             for (int level = 0; level <= levels[i]; level++) check_links(graph, i, level);
             const auto mark = reinterpret_cast<unsigned char*>(graph.get_linklist0(i))[2];
             need(mark <= 1, "a mark of deletion is not valid");
-            if (mark) graph.num_deleted_ += 1;
-            const auto* vector = reinterpret_cast<const float*>(graph.getDataByInternalId(i));
             for (size_t j = 0; j < dim; j++)
-                need(std::isfinite(vector[j]), "a vector holds NaN or infinity");
+                need(std::isfinite(graph.vector(i)[j]), "a vector holds NaN or infinity");
             const auto label = graph.getExternalLabel(i);
             need(label >> 63 == 0, "a label is out of range");
             need(graph.label_lookup_.emplace(label, i).second, "two nodes have the same label");
+            graph.note_node(i);
         }
     }
 

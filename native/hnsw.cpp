@@ -83,7 +83,7 @@ void check_capacity(size_t capacity) {
 }  // namespace
 
 // Changes with every change of this interface.
-FLOWVEC_API int flowvec_hnsw_version() { return 2; }
+FLOWVEC_API int flowvec_hnsw_version() { return 3; }
 
 FLOWVEC_API const char* flowvec_hnsw_simd() { return flowvec::kernels().name; }
 
@@ -92,24 +92,25 @@ FLOWVEC_API const char* flowvec_hnsw_error() { return message.c_str(); }
 FLOWVEC_API int flowvec_hnsw_errno() { return system_error_number; }
 
 FLOWVEC_API int flowvec_hnsw_create(size_t dim, int squared, size_t capacity, size_t m,
-                                    size_t ef_construction, size_t seed, Handle** result) {
+                                    size_t ef_construction, size_t seed, int grouped,
+                                    Handle** result) {
     return guarded([&] {
         check_sizes(dim, m);
         check_capacity(capacity);
         std::unique_ptr<Handle> handle(new Handle(dim, squared != 0));
         handle->graph.reset(new flowvec::Graph(handle->space, std::max<size_t>(capacity, 1), m,
-                                               ef_construction, seed));
+                                               ef_construction, seed, grouped != 0));
         *result = handle.release();
     });
 }
 
 FLOWVEC_API int flowvec_hnsw_load(const char* path, size_t dim, int squared, size_t m,
-                                  size_t capacity, Handle** result) {
+                                  size_t capacity, int grouped, Handle** result) {
     return guarded([&] {
         check_sizes(dim, m);
         check_capacity(capacity);
         std::unique_ptr<Handle> handle(new Handle(dim, squared != 0));
-        handle->graph = flowvec::GraphFile::read(path, handle->space, m, capacity);
+        handle->graph = flowvec::GraphFile::read(path, handle->space, m, capacity, grouped != 0);
         *result = handle.release();
     });
 }
@@ -124,15 +125,16 @@ FLOWVEC_API int flowvec_hnsw_save(const Handle* handle, const char* path) {
     });
 }
 
-// Nodes, deleted nodes, room for nodes, ef_construction.
+// Rows, deleted rows, room for nodes, ef_construction, nodes.
 FLOWVEC_API int flowvec_hnsw_sizes(const Handle* handle, uint64_t* sizes) {
     return guarded([&] {
         Reading lock(handle->mutex);
         const auto& graph = *handle->graph;
-        sizes[0] = graph.cur_element_count;
-        sizes[1] = graph.num_deleted_;
+        sizes[0] = graph.rows();
+        sizes[1] = graph.deleted_rows();
         sizes[2] = graph.max_elements_;
         sizes[3] = graph.ef_construction_;
+        sizes[4] = graph.cur_element_count;
     });
 }
 
@@ -140,21 +142,22 @@ FLOWVEC_API int flowvec_hnsw_sizes(const Handle* handle, uint64_t* sizes) {
 FLOWVEC_API int flowvec_hnsw_file_bytes(const Handle* handle, uint64_t* size) {
     return guarded([&] {
         Reading lock(handle->mutex);
-        *size = handle->graph->indexFileSize();
+        *size = flowvec::GraphFile::size(*handle->graph);
     });
 }
 
-// Of each node its label, and whether it is deleted.
+// Of each row its label, and whether it is deleted.
 FLOWVEC_API int flowvec_hnsw_labels(const Handle* handle, int64_t* labels, uint8_t* deleted,
                                     size_t count) {
     return guarded([&] {
         Reading lock(handle->mutex);
         const auto& graph = *handle->graph;
-        if (count != graph.cur_element_count) throw ArgumentError("the graph has changed");
-        for (size_t i = 0; i < count; i++) {
-            labels[i] = int64_t(graph.getExternalLabel(flowvec::Id(i)));
-            deleted[i] = graph.is_deleted(flowvec::Id(i));
-        }
+        if (count != graph.rows()) throw ArgumentError("the graph has changed");
+        size_t i = 0;
+        graph.each_row([&](int64_t label, bool is_deleted) {
+            labels[i] = label;
+            deleted[i++] = is_deleted;
+        });
     });
 }
 
@@ -192,7 +195,7 @@ FLOWVEC_API int flowvec_hnsw_add(Handle* handle, const float* vectors, const int
     });
 }
 
-// Marks nodes as deleted, and says of each label whether it was a node that was not. A file that is
+// Marks rows as deleted, and says of each label whether it was a row that was not. A file that is
 // written meanwhile has some of the marks.
 FLOWVEC_API int flowvec_hnsw_delete(Handle* handle, const int64_t* labels, uint8_t* marked,
                                     size_t count) {
@@ -201,10 +204,7 @@ FLOWVEC_API int flowvec_hnsw_delete(Handle* handle, const int64_t* labels, uint8
         const std::lock_guard<std::mutex> alone(handle->deleting);
         handle->check();
         auto& graph = *handle->graph;
-        for (size_t i = 0; i < count; i++) {
-            const auto found = graph.label_lookup_.find(hnswlib::labeltype(labels[i]));
-            marked[i] = found != graph.label_lookup_.end() && graph.remove(found->second);
-        }
+        for (size_t i = 0; i < count; i++) marked[i] = graph.remove(labels[i]);
     });
 }
 

@@ -32,6 +32,8 @@ class HierarchicalNSW : public AlgorithmInterface<dist_t> {
     size_t ef_construction_{0};
     size_t ef_{ 0 };
 
+    size_t least_links_{0};  // see getNeighborsByHeuristic2
+
     double mult_{0.0}, revSize_{0.0};
     int maxlevel_{0};
 
@@ -449,7 +451,7 @@ class HierarchicalNSW : public AlgorithmInterface<dist_t> {
         }
 
         std::priority_queue<std::pair<dist_t, tableint>> queue_closest;
-        std::vector<std::pair<dist_t, tableint>> return_list;
+        std::vector<std::pair<dist_t, tableint>> return_list, left_out;
         while (top_candidates.size() > 0) {
             queue_closest.emplace(-top_candidates.top().first, top_candidates.top().second);
             top_candidates.pop();
@@ -475,8 +477,14 @@ class HierarchicalNSW : public AlgorithmInterface<dist_t> {
             }
             if (good) {
                 return_list.push_back(curent_pair);
+            } else if (left_out.size() < least_links_) {
+                left_out.push_back(curent_pair);
             }
         }
+        // A node in the middle of all others is nearer to them than they are to each other. Without
+        // more links, all that they would have is one to it.
+        for (size_t i = 0; i < left_out.size() && return_list.size() < std::min(least_links_, M); i++)
+            return_list.push_back(left_out[i]);
 
         for (std::pair<dist_t, tableint> curent_pair : return_list) {
             top_candidates.emplace(-curent_pair.first, curent_pair.second);

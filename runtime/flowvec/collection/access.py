@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -302,28 +302,27 @@ class Access:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Save the graph and close the files. Twice is harmless."""
+        """Save the graph, wait for reads of other threads, and close all. Twice is harmless."""
         if self._process != os.getpid():
             # At the fork, a thread of the parent may have held the lock `_turn`.
             self._is_closed = True
             self._writer_turn.forget()
             return
         self._index.close()  # before the turn: its thread may need it to save the graph
-        with self._turn:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            try:
-                if self._index.growing.should_save_at_closing:
+        try:
+            with self._turn:
+                is_first, self._is_closed = not self._is_closed, True
+                if is_first and self._index.growing.should_save_at_closing:
                     self._index.growing.save()
-            except CollectionError as error:
-                # The graph is a cache: without its file the next process builds it again.
-                logger.warning("%s", error)
-            finally:
-                try:
-                    self._store.close()
-                finally:
-                    self._writer_turn.close()
+        except CollectionError as error:
+            # The graph is a cache: without its file the next process builds it again.
+            logger.warning("%s", error)
+        finally:
+            # Without the turn: a read that is waited for may wait for it.
+            with ExitStack() as rest:
+                rest.callback(self._writer_turn.close)
+                rest.callback(self._index.release)
+                rest.callback(self._store.close)
 
     @contextmanager
     def _recording(self, timeout: float) -> Iterator[None]:

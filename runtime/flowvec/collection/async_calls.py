@@ -54,6 +54,11 @@ class AsyncCalls:
         """Whether new calls are refused."""
         return self._is_closing
 
+    def require_open(self) -> None:
+        """Raise ClosedError after `close`."""
+        if self._is_closing:
+            raise ClosedError("this AsyncCollection is closed")
+
     @asynccontextmanager
     async def call(self, timeout: float | None) -> AsyncIterator[None]:
         """One call, for which `close` waits.
@@ -62,8 +67,7 @@ class AsyncCalls:
             DeadlineError: the timeout, in seconds, passed.
             ClosedError: after `close`.
         """
-        if self._is_closing:
-            raise ClosedError("this AsyncCollection is closed")
+        self.require_open()
         done = asyncio.get_running_loop().create_future()
         self._calls[done] = None
         try:

@@ -643,6 +643,7 @@ class AsyncCollection(OfOneProcess):
             self._collection.close()
 
     async def __aenter__(self) -> Self:
+        self._calls.require_open()
         return self
 
     async def __aexit__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -187,7 +187,7 @@ class Collection(SearchMethods, FieldMethods):
         )
         try:
             check_same_settings(collection._store.settings, settings, folder)
-        except InputValueError:
+        except BaseException:
             collection.close()
             raise
         return collection
@@ -264,27 +264,32 @@ class Collection(SearchMethods, FieldMethods):
         exact_below = _checked_exact_below(exact_below)
         checked_write_timeout(write_timeout)
         folder = absolute_path(path)
-        store = Store(folder / FILE)
-        try:
+        with ExitStack() as opened:
+            store = Store(folder / FILE)
+            opened.callback(store.close)
             collection = cls(folder, store, encoder, exact_below, write_timeout)
+            opened.callback(collection.close)
             if encoder is not None:
                 collection._take_encoder(encoder)
             if sparse_encoder is not None:
                 collection._take_sparse_encoder(sparse_encoder)
-        except BaseException:
-            store.close()
-            raise
+            opened.pop_all()
         return collection
 
     def close(self) -> None:
-        """Save the graph and close the files; calling it twice is harmless."""
+        """Save the graph, and close all files, mappings and threads; twice is harmless.
+
+        Searches of other threads that have begun end first; later calls raise ClosedError.
+        """
         try:
             self._access.close()
         finally:
+            self._sparse_index.clear()
             if self._own_encoder is not None:
                 self._own_encoder.close()
 
     def __enter__(self) -> Collection:
+        self._access.check()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -530,17 +535,18 @@ class Collection(SearchMethods, FieldMethods):
             CollectionError: the directory is not empty or cannot be written.
             MissingDependencyError: pyarrow is not installed.
         """
-        files = read_parquet(parquet)
-        about = files.about
-        return cls._create_from(
-            path,
-            files.batches,
-            Model(about.get("model"), about.get("fingerprint"), about.get("compute")),
-            dim=files.dim,
-            metric=metric or cast(Metric, about.get("metric", "cosine")),
-            vector_dtype=vector_dtype or cast(VectorDtype, files.dtype),
-            sparse_model=(about.get("sparse_model"), about.get("sparse_fingerprint")),
-        )
+        read = read_parquet(parquet)
+        about = read.about
+        with read.files:
+            return cls._create_from(
+                path,
+                read.batches,
+                Model(about.get("model"), about.get("fingerprint"), about.get("compute")),
+                dim=read.dim,
+                metric=metric or cast(Metric, about.get("metric", "cosine")),
+                vector_dtype=vector_dtype or cast(VectorDtype, read.dtype),
+                sparse_model=(about.get("sparse_model"), about.get("sparse_fingerprint")),
+            )
 
     @classmethod
     def _create_from(

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -135,12 +137,14 @@ class ParquetRows:
         dim: length of the vectors.
         dtype: how they are stored, `float32` or `float16`.
         batches: the rows.
+        files: closes the files.
     """
 
     about: Mapping[str, str]
     dim: int
     dtype: str
     batches: Iterator[Rows]
+    files: ExitStack
 
 
 def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
@@ -161,13 +165,20 @@ def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
         MissingDependencyError: pyarrow is not installed.
     """
     imported_arrow()
+    with ExitStack() as open_files:
+        return _opened(source, open_files)
+
+
+def _opened(source: str | Path | Sequence[str | Path], open_files: ExitStack) -> ParquetRows:
     several = as_list("parquet", source) if not isinstance(source, str | Path) else [source]
     opened: list[_File] = []
     for one in several:
         if not isinstance(one, str | Path):
             raise InputTypeError(f"parquet is a file, a folder or a glob, not {one!r}")
         paths, of_job = _files_and_manifest(absolute_path(one))
-        opened += [_File(path, of_job) for path in paths]
+        for path in paths:
+            opened.append(_File(path, of_job))
+            open_files.callback(opened[-1].close)
     if not opened:
         raise InputValueError("parquet names no file")
     first = opened[0]
@@ -183,7 +194,7 @@ def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
                     "combined in one collection"
                 )
     batches = (rows for file in opened for rows in file.rows())
-    return ParquetRows(first.about, first.dim, first.dtype, batches)
+    return ParquetRows(first.about, first.dim, first.dtype, batches, open_files.pop_all())
 
 
 def _files_and_manifest(path: Path) -> tuple[list[Path], dict[str, str]]:
@@ -236,10 +247,13 @@ class _File:
     def __init__(self, path: Path, of_job: Mapping[str, str]) -> None:
         pa = imported_arrow()
         self.path = path
+        self._handle: Any = None
         try:
             if advice := lfs_advice(path):
                 raise InputValueError(advice)
-            self._file = pa.parquet.ParquetFile(path)
+            # pyarrow leaves a file open that it opened itself and cannot read.
+            self._handle = pa.OSFile(os.fspath(path))
+            self._file = pa.parquet.ParquetFile(self._handle)
             schema = self._file.schema_arrow
             for name in ("id", "vector"):
                 if name not in schema.names:
@@ -251,11 +265,19 @@ class _File:
                     f"{path} holds vectors of {number}; a collection takes float32 or float16"
                 )
             self.dim = int(getattr(kind, "list_size", 0)) or _first_length(self._file, path)
-        except (OSError, pa.ArrowException) as error:
-            raise InputValueError(f"cannot read {path}: {error}") from None
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError | pa.ArrowException):
+                raise InputValueError(f"cannot read {path}: {error}") from None
+            raise
         self.dtype = "float16" if number == pa.float16() else "float32"
         self.about = {**of_job, **_about(schema)}
         self.model = self.about.get("fingerprint", "unknown")[:12]
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handle is not None:
+            self._handle.close()
 
     def rows(self) -> Iterator[Rows]:
         """The rows, in batches."""

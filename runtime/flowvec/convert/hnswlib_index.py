@@ -33,7 +33,7 @@ def write_hnswlib(out: Path, rows: Rows) -> tuple[str, ...]:
     try:
         graph = HnswGraph(
             "l2" if space == "l2" else "ip",
-            info.dim, info.rows, options.m, options.ef_construction,
+            info.dim, info.rows, options.m, options.ef_construction, grouped=False,
         )  # fmt: skip
         with labelled_rows(out, rows) as beside:
             for labels, block in rows.labelled():

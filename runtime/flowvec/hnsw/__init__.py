@@ -1,6 +1,6 @@
 """HNSW graphs, hnswlib's, and inverted files, in a library of flowvec's own (`native/`).
 
-Graph files are those of the package hnswlib 0.8, which can read and write them too.
+A graph in which equal rows do not share nodes has the files of the package hnswlib 0.8.
 """
 
 from flowvec.hnsw.graph import HnswGraph, Space

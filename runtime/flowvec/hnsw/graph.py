@@ -27,6 +27,10 @@ class HnswGraph:
     `resize` wait for them, and they for those. All release Python's lock. It cannot be pickled.
 
     Distances are `1 - dot` for `ip`, and the squared Euclidean distance for `l2`.
+
+    Rows whose vectors are equal, or nearly (by 5e-4 of their length; 2e-5 for `l2`), share a node:
+    copies that are nodes link to each other alone, and rows behind them are not reached any more.
+    Each row is found at its own distance. hnswlib's graphs have a node for each row.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class HnswGraph:
         m: int = 16,
         ef_construction: int = 200,
         seed: int = 0,
+        grouped: bool = True,
     ) -> None:
         """An empty graph.
 
@@ -47,6 +52,7 @@ class HnswGraph:
             m: links of a node on the upper levels, and half of those on the lowest.
             ef_construction: search depth when a node is added.
             seed: for the random levels; the same as hnswlib's.
+            grouped: whether equal rows share a node; False makes hnswlib's graph and file.
 
         Raises:
             HnswError: a size is out of range.
@@ -54,7 +60,7 @@ class HnswGraph:
         """
         made = ctypes.c_void_p()
         status = library().flowvec_hnsw_create(
-            dim, _squared(space), capacity, m, ef_construction, seed, ctypes.byref(made)
+            dim, _squared(space), capacity, m, ef_construction, seed, grouped, ctypes.byref(made)
         )
         check(status)
         self._own(made, dim)
@@ -65,9 +71,15 @@ class HnswGraph:
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], space: Space, dim: int, m: int = 16, capacity: int = 0
+        cls,
+        path: str | os.PathLike[str],
+        space: Space,
+        dim: int,
+        m: int = 16,
+        capacity: int = 0,
+        grouped: bool = True,
     ) -> HnswGraph:
-        """Read a file of `save`, or of hnswlib's `save_index`.
+        """Read a file of `save`, or, if it is not grouped, of hnswlib's `save_index`.
 
         Every number in it is checked before it is used.
 
@@ -77,6 +89,7 @@ class HnswGraph:
             dim: length of its vectors.
             m: its M.
             capacity: room for at least this many nodes.
+            grouped: whether the graph was grouped.
 
         Raises:
             GraphFileError: it is not a whole, valid graph of these sizes.
@@ -86,7 +99,7 @@ class HnswGraph:
         made = ctypes.c_void_p()
         name = os.fspath(path)
         status = library().flowvec_hnsw_load(
-            os.fsencode(name), dim, _squared(space), m, capacity, ctypes.byref(made)
+            os.fsencode(name), dim, _squared(space), m, capacity, grouped, ctypes.byref(made)
         )
         check(status, name)
         graph = cls.__new__(cls)
@@ -96,7 +109,7 @@ class HnswGraph:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to a file, which is not flushed to disk.
 
-        Nodes that are deleted meanwhile may or may not be deleted in the file.
+        Rows that are deleted meanwhile may or may not be deleted in the file.
 
         Raises:
             OSError: it could not be written whole.
@@ -105,17 +118,22 @@ class HnswGraph:
         check(self._lib.flowvec_hnsw_save(self._handle, os.fsencode(name)), name)
 
     def _sizes(self) -> list[int]:
-        sizes = (ctypes.c_uint64 * 4)()
+        sizes = (ctypes.c_uint64 * 5)()
         check(self._lib.flowvec_hnsw_sizes(self._handle, ctypes.byref(sizes)))
         return list(sizes)
 
     def __len__(self) -> int:
-        """How many nodes it has, deleted ones included."""
+        """How many rows it has, deleted ones included."""
         return self._sizes()[0]
 
     @property
+    def nodes(self) -> int:
+        """How many nodes they have."""
+        return self._sizes()[4]
+
+    @property
     def deleted(self) -> int:
-        """How many of its nodes are deleted."""
+        """How many of its rows are deleted."""
         return self._sizes()[1]
 
     @property
@@ -136,10 +154,10 @@ class HnswGraph:
         return self._sizes()[3]
 
     def labels(self) -> tuple[Labels, Mask]:
-        """Labels of its nodes, int64 (nodes,), and which are deleted, bool (nodes,).
+        """Labels of its rows, int64 (rows,), and which are deleted, bool (rows,).
 
         Raises:
-            HnswError: another thread added nodes at the same time.
+            HnswError: another thread added rows at the same time.
         """
         count = len(self)
         labels, deleted = np.empty(count, np.int64), np.empty(count, np.bool_)
@@ -156,11 +174,11 @@ class HnswGraph:
         check(self._lib.flowvec_hnsw_resize(self._handle, capacity))
 
     def add(self, labels: Labels, vectors: Floats, threads: int = 1) -> None:
-        """Add nodes.
+        """Add rows.
 
         Args:
-            labels: new ones, ascending, from 0, int64 (nodes,).
-            vectors: finite, float32 (nodes, dim).
+            labels: new ones, ascending, from 0, int64 (rows,).
+            vectors: finite, float32 (rows, dim).
             threads: how many add them. With one, equal calls make equal graphs.
 
         Raises:
@@ -178,13 +196,13 @@ class HnswGraph:
         )
 
     def delete(self, labels: Labels) -> Mask:
-        """Mark nodes as deleted: searches pass through them, and never return them.
+        """Mark rows as deleted: searches pass through them, and never return them.
 
         Args:
-            labels: int64 (nodes,).
+            labels: int64 (rows,).
 
         Returns:
-            Which were nodes and not deleted yet, bool (nodes,).
+            Which were rows and not deleted yet, bool (rows,).
         """
         labels = np.ascontiguousarray(labels, np.int64).reshape(-1)
         marked = np.empty(len(labels), np.bool_)
@@ -203,12 +221,12 @@ class HnswGraph:
         threads: int = 1,
         eligible: tuple[Labels, Mask] | None = None,
     ) -> tuple[Labels, Floats]:
-        """The k nearest nodes of each query, nearest first; equal distances by ascending label.
+        """The k nearest rows of each query, nearest first; equal distances by ascending label.
 
         Args:
             queries: float32 (queries, dim).
             k: how many.
-            ef: search depth: the k nearest are taken from this many; k if that is more.
+            ef: search depth: the k nearest are taken from this many nodes; k if that is more.
             threads: how many search, at most one for each query.
             eligible: labels, ascending, int64 (rows,), and which of them may be returned, bool
                 (rows,). Others are passed through. None is all.

@@ -22,12 +22,12 @@ __all__ = ["LIBRARY", "GraphFileError", "HnswError", "address", "check", "librar
 
 # The name says nothing of a Python version, since the library does not use Python.
 LIBRARY = {"win32": "_hnsw.dll", "darwin": "_hnsw.dylib"}.get(sys.platform, "_hnsw.so")
-_VERSION = 2  # of the interface in native/hnsw.cpp
+_VERSION = 3  # of the interface in native/hnsw.cpp
 _BAD_ARGUMENT, _BAD_FILE, _SYSTEM, _NO_MEMORY = 1, 2, 3, 4
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "create": (c_size_t, c_int, c_size_t, c_size_t, c_size_t, c_size_t, c_void_p),
-    "load": (c_char_p, c_size_t, c_int, c_size_t, c_size_t, c_void_p),
+    "create": (c_size_t, c_int, c_size_t, c_size_t, c_size_t, c_size_t, c_int, c_void_p),
+    "load": (c_char_p, c_size_t, c_int, c_size_t, c_size_t, c_int, c_void_p),
     "save": (c_void_p, c_char_p),
     "sizes": (c_void_p, c_void_p),
     "file_bytes": (c_void_p, c_void_p),

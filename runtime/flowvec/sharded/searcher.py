@@ -123,6 +123,7 @@ class ShardedSearcher:
             one.prepare.remote()
 
     def __enter__(self) -> ShardedSearcher:
+        self._calls.check_open()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -41,9 +41,9 @@ class ShardCalls:
 
     def close(self) -> None:
         """Stop the actors; twice is harmless."""
-        for actor in self.actors.values():
+        actors, self.actors = self.actors, {}
+        for actor in actors.values():
             self._ray.kill(actor)
-        self.actors = {}
 
     def check_open(self) -> None:
         """Raise ClosedError after `close`."""
@@ -71,11 +71,12 @@ class ShardCalls:
 
         Raises:
             InputTypeError, InputValueError, FingerprintMismatchError: the queries are not valid.
+            ClosedError: another thread closed the searcher.
         """
-        ray = self._ray
+        ray, actors = self._ray, self.actors
+        self.check_open()
         shard_of_call = {
-            getattr(self.actors[name], method).remote(*given): name
-            for name, given in arguments.items()
+            getattr(actors[name], method).remote(*given): name for name, given in arguments.items()
         }
         limit = self._timeout if timeout is None else timeout
         ready, late = ray.wait(list(shard_of_call), num_returns=len(shard_of_call), timeout=limit)
@@ -93,7 +94,9 @@ class ShardCalls:
         for one in late:
             with suppress(Exception):  # it may have ended by now
                 ray.cancel(one)
-        return {name: answers[name] for name in self.actors if name in answers}, missing
+        if missing:
+            self.check_open()
+        return {name: answers[name] for name in actors if name in answers}, missing
 
     def in_order(self, missing: Mapping[str, str]) -> dict[str, str]:
         """Why shards are missing, in the order of the shards."""

@@ -23,8 +23,14 @@ def whole_numbers(rows: int, dim: int = DIM, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-50, 50, (rows, dim)).astype(np.float32)
 
 
-def graph_of(rows: np.ndarray, space: Any = "l2", labels: np.ndarray | None = None) -> HnswGraph:
-    graph = HnswGraph(space, rows.shape[1], len(rows), M, 60)
+def graph_of(
+    rows: np.ndarray,
+    space: Any = "l2",
+    labels: np.ndarray | None = None,
+    *,
+    grouped: bool = True,
+) -> HnswGraph:
+    graph = HnswGraph(space, rows.shape[1], len(rows), M, 60, grouped=grouped)
     graph.add(np.arange(len(rows)) if labels is None else labels, rows)
     return graph
 
@@ -49,7 +55,7 @@ def peer_of(rows: np.ndarray, space: str) -> Any:
 @pytest.mark.parametrize("space", SPACES)
 def test_graphs_files_and_answers_are_hnswlibs(tmp_path: Path, space: Any) -> None:
     rows, queries = whole_numbers(ROWS), whole_numbers(50, seed=1)
-    peer, graph = peer_of(rows, space), graph_of(rows, space)
+    peer, graph = peer_of(rows, space), graph_of(rows, space, grouped=False)
     for gone in range(0, ROWS, 7):
         peer.mark_deleted(gone)
     graph.delete(np.arange(0, ROWS, 7))
@@ -59,7 +65,7 @@ def test_graphs_files_and_answers_are_hnswlibs(tmp_path: Path, space: Any) -> No
     np.frombuffer(theirs, HEADER, count=1)[0]["max_elements"] = ROWS
     assert (tmp_path / "own").read_bytes() == theirs
     # Each reads the other's file, and goes on with the same levels.
-    read = HnswGraph.load(tmp_path / "peer", space, DIM, M, ROWS + 500)
+    read = HnswGraph.load(tmp_path / "peer", space, DIM, M, ROWS + 500, grouped=False)
     peer = type(peer)(space=space, dim=DIM)
     peer.load_index(str(tmp_path / "own"), max_elements=ROWS + 500)
     more = whole_numbers(500, seed=2)

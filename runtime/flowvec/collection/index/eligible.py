@@ -89,6 +89,11 @@ class EligibleMasks:
         """Memory of the masks at most, in bytes."""
         return sum(map(_bytes_of, self._kept.values()))
 
+    def clear(self) -> None:
+        """Forget all conditions."""
+        with self._lock:
+            self._kept.clear()
+
     def prepare(self, condition: Condition, state: int) -> None:
         """Evaluate a condition that is not remembered; it can take long, and needs no table.
 

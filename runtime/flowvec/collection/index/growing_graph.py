@@ -124,6 +124,12 @@ class GrowingGraph:
         """Forget the graph; under the write lock."""
         self.graph, self._complete_to = None, -1
 
+    def release(self) -> None:
+        """Free the graph at the end; under the write lock."""
+        if self.graph is not None:
+            self.graph.close()
+        self.drop()
+
     # --- in the background ----------------------------------------------------------------------
 
     def start_if_due(self) -> None:

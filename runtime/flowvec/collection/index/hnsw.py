@@ -7,7 +7,7 @@ A graph is a cache. Its files are written atomically, and the caller verifies th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,12 +64,20 @@ class Graph:
         self._nodes: HnswGraph | None = None
         self._total = self._deleted = self._newest = self._capacity = 0
         self._rows = rows
+        self._stops: list[Callable[[], None]] = []  # of threads that collapse pages
         # Read once: the answer costs as much as a search.
         self._cores = available_cores()
 
     def __len__(self) -> int:
         """Vectors that a search can find."""
         return self._total - self._deleted
+
+    def close(self) -> None:
+        """End its threads, and free its memory; nobody uses it any more."""
+        while self._stops:
+            self._stops.pop()()
+        self._nodes = None
+        self._total = self._deleted = 0
 
     def labels(self) -> Labels:
         """Labels that a search can find, ascending, int64 (rows,)."""
@@ -129,7 +137,8 @@ class Graph:
         elif needed > self._capacity:
             self._capacity = max(needed, self._capacity + self._capacity // 2)
             nodes.resize(self._capacity)
-            huge_pages.collapse(self._block_bytes())  # a block that moves loses them
+            # A block that moves loses them.
+            self._stops.append(huge_pages.collapse(self._block_bytes()))
         return nodes
 
     def delete(self, labels: Sequence[int]) -> None:
@@ -207,7 +216,7 @@ class Graph:
         except (OSError, MemoryError) as error:
             raise CollectionError(f"cannot read {path}: {error}") from error
         self._nodes, self._capacity = nodes, nodes.capacity
-        huge_pages.collapse(self._block_bytes())
+        self._stops.append(huge_pages.collapse(self._block_bytes()))
         labels, _ = nodes.labels()
         nodes.delete(without(labels, live))
         self._total, self._deleted = len(labels), nodes.deleted

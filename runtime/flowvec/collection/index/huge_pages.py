@@ -12,7 +12,7 @@ import ctypes
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,21 +35,33 @@ def advise(size: int) -> None:
         _advise_blocks(_MADV_HUGEPAGE, size)
 
 
-def collapse(size: int) -> None:
+def collapse(size: int) -> Callable[[], None]:
     """Move written blocks of this many bytes into huge pages, in the background.
 
     It takes some seconds per gigabyte; they can be read and written meanwhile.
+
+    Returns:
+        A function that ends this, and waits for its thread.
     """
     if not _is_on_request(size):
-        return
+        return lambda: None
+    stopped = threading.Event()
 
     def work() -> None:
         _advise_blocks(_MADV_HUGEPAGE, size)
-        _advise_blocks(_MADV_COLLAPSE, size)
+        _advise_blocks(_MADV_COLLAPSE, size, stopped.is_set)
 
     # If a block is freed meanwhile, the advice is applied to what replaces it, which is harmless.
+    thread = threading.Thread(target=work, name="flowvec-huge-pages", daemon=True)
     with suppress(RuntimeError):  # there are no more threads
-        threading.Thread(target=work, name="flowvec-huge-pages", daemon=True).start()
+        thread.start()
+
+    def stop() -> None:
+        stopped.set()
+        if thread.ident is not None:
+            thread.join()
+
+    return stop
 
 
 def _is_on_request(size: int) -> bool:
@@ -62,7 +74,7 @@ def _is_on_request(size: int) -> bool:
         return False
 
 
-def _advise_blocks(advice: int, size: int) -> None:
+def _advise_blocks(advice: int, size: int, stopped: Callable[[], bool] = lambda: False) -> None:
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -70,6 +82,8 @@ def _advise_blocks(advice: int, size: int) -> None:
             # Linux stops at the first part of a block that was never written.
             parts = _pages(*block) if advice == _MADV_COLLAPSE else [block]
             for first, end in parts:
+                if stopped():
+                    return
                 if libc.madvise(first, end - first, advice):
                     # Expected: an older kernel, no free huge pages, or memory that was never
                     # written.

@@ -190,6 +190,12 @@ class SparseIndex:
         newest = self._newest
         return 0 if newest is None else newest.nbytes
 
+    def clear(self) -> None:
+        """Forget what is in memory; after the store's `close`."""
+        with self._following:
+            self._states.clear()
+            self._newest = None
+
     def state(self) -> SparseState:
         """The sparse vectors of the state that this thread reads; inside the store's `reading`.
 

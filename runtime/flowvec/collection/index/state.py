@@ -186,6 +186,13 @@ class IndexState:
         self.loaded = Loaded()
         self.number = _UNKNOWN
 
+    def close(self) -> None:
+        """Forget everything, and close the vectors file; nobody searches any more."""
+        if self.loaded.table is not None:
+            self.loaded.table.close()
+        self.drop()
+        self.cache.close()
+
     # --- reading the store ----------------------------------------------------------------------
 
     def load_table(self) -> VectorTable:

@@ -470,13 +470,13 @@ class VectorIndex:
             queries_between(table, queries, seed) if isinstance(queries, int)
             else self._state.comparable(queries)
         )  # fmt: skip
-        exact, _ = table.search(vectors, min(_RECALL_K, table.count))
+        k = min(_RECALL_K, table.count)
+        exact = table.search(vectors, k)
 
-        def search(ef: int) -> Labels | None:
+        def search(ef: int) -> tuple[Labels, Floats] | None:
             with self._lock.reading():
                 graph = self.growing.graph
-                nearest = None if graph is None else graph.search(vectors, exact.shape[1], ef)
-            return None if nearest is None else nearest[0]
+                return None if graph is None else graph.search(vectors, k, ef)
 
         ef, recall = least_ef(search, exact, target)
         return ef or self._state.ef_search, recall
@@ -514,6 +514,16 @@ class VectorIndex:
     def close(self) -> None:
         """Stop the growth of the graph."""
         self.growing.close()
+
+    def release(self) -> None:
+        """Free all that the index has: files, mappings, threads, memory. Twice is harmless.
+
+        After `close` and the store's `close`, so that no thread loads anything again.
+        """
+        with self._lock.writing():
+            self.growing.release()
+            self._state.close()
+            self._masks.clear()
 
     def _grow_if_due(self) -> None:
         """Let the graph grow in the background, if somebody searches a large collection."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +57,15 @@ class Scorer:
         self._metric = metric
         self._cores = available_cores()
         self._threads: ThreadPoolExecutor | None = None
+        self._is_closed = False
         self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """End the threads. Later comparisons use the caller's alone."""
+        with self._lock:
+            threads, self._threads, self._is_closed = self._threads, None, True
+        if threads is not None:
+            threads.shutdown()
 
     def best(
         self, queries: Floats, k: int, labels: Labels, parts: Parts, chosen: Labels | None = None
@@ -95,8 +104,7 @@ class Scorer:
         helpers: list[Future[None]] = []
         if self._cores > 1 and parts.rows * queries.size >= _NUMBERS_OF_ONE_CORE:
             count = min(self._cores, len(parts.starts)) - 1
-            helpers = [self._pool.submit(self._fill, lines, queries, parts, numbers)
-                       for _ in range(count)]  # fmt: skip
+            helpers = self._helpers(count, lines, queries, parts, numbers)
         try:
             self._fill(lines, queries, parts, numbers)
         finally:
@@ -119,14 +127,16 @@ class Scorer:
             for query, line in zip(queries, out, strict=True):
                 np.matmul(rows, query, out=line)
 
-    @property
-    def _pool(self) -> ThreadPoolExecutor:
+    def _helpers(self, count: int, *work: Any) -> list[Future[None]]:
+        """Let other threads call `_fill`; none after `close`."""
         with self._lock:
+            if self._is_closed:
+                return []
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(
                     self._cores - 1, thread_name_prefix="flowvec-exact"
                 )
-            return self._threads
+            return [self._threads.submit(self._fill, *work) for _ in range(count)]
 
 
 def _joined(parts: Parts) -> Iterator[tuple[int, Floats]]:

@@ -87,6 +87,10 @@ class VectorTable:
         other._live = self._live[: self.slots].copy()
         return other
 
+    def close(self) -> None:
+        """End the threads that compare, of its snapshots as well."""
+        self._scorer.close()
+
     # --- rows -----------------------------------------------------------------------------------
 
     def __len__(self) -> int:

@@ -38,6 +38,9 @@ FOLDED = "flowvec_folded"
 _BUSY_TIMEOUT_S = 30.0
 # How often a lock is asked for that another program has.
 _RETRY_S = 0.02
+# How long to wait for reads of other threads before closing, and how often to look.
+_MOST_CLOSING_SECONDS, _POLL_SECONDS = 60.0, 0.002
+_CLOSED = "this Collection is closed"
 _DAMAGE_MESSAGES = ("Could not decode", "no such table", "no such column")
 
 
@@ -71,6 +74,8 @@ class Database:
         self.patience = _BUSY_TIMEOUT_S
         self._local = threading.local()
         self._idle: deque[sqlite3.Connection] = deque()
+        # Connections in use, and by which thread. Adding and removing a key is a single step.
+        self._lent: dict[sqlite3.Connection, int] = {}
         self._is_closed = False
         self._identity: tuple[int, int] | None = None
         self._writer = self.connect()
@@ -137,7 +142,7 @@ class Database:
         if isinstance(error, sqlite3.DataError):
             return InputValueError(f"{self.path} cannot store a row this large: {error}")
         if isinstance(error, sqlite3.ProgrammingError) and self._is_closed:
-            return ClosedError("this Collection is closed")
+            return ClosedError(_CLOSED)
         if _is_locked(error):
             return CollectionBusyError(
                 f"{self.path} is locked by another program, such as sqlite3 or a backup. Try "
@@ -245,12 +250,20 @@ class Database:
 
     def _borrowed(self) -> sqlite3.Connection:
         try:
-            return self._idle.pop()
+            db = self._idle.pop()
         except IndexError:
-            return self.connect()
+            if self._is_closed:
+                raise ClosedError(_CLOSED) from None
+            db = self.connect()
+        self._lent[db] = threading.get_ident()
+        if self._is_closed:  # in between: `close` may not have seen it
+            self._give_back(db)
+            raise ClosedError(_CLOSED)
+        return db
 
     def _give_back(self, db: sqlite3.Connection) -> None:
         self._idle.append(db)
+        self._lent.pop(db, None)
         if self._is_closed:
             self._close_idle()
 
@@ -267,11 +280,22 @@ class Database:
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
-        """Close the file. SQLite merges its write-ahead log into it."""
+        """Close the file, after reads of other threads that have begun. Twice is harmless.
+
+        SQLite merges its write-ahead log into it.
+        """
         self._is_closed = True
+        until = time.monotonic() + _MOST_CLOSING_SECONDS
+        while self._is_read_elsewhere() and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
         self._close_idle()
         with self.translated():
             self._writer.close()
+
+    def _is_read_elsewhere(self) -> bool:
+        # A Ctrl-C can leave a connection behind, but only in a thread that ends or closes.
+        alive = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
+        return not alive.isdisjoint(self._lent.copy().values())
 
     def _close_idle(self) -> None:
         with suppress(IndexError), self.translated():

@@ -184,7 +184,7 @@ class Store:
         self.meta.require_version(FULL_TEXT_VERSION)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, after reads of other threads that have begun. Twice is harmless."""
         self.database.close()
 
     # --- items ----------------------------------------------------------------------------------

@@ -1,0 +1,180 @@
+"""Rows with equal or nearly equal vectors: they hide no other rows, and each of them is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec.hnsw import GraphFileError, HnswGraph
+
+DIM, OTHERS, GROUPED = 24, 400, 1000
+METRICS = ("cosine", "ip", "l2")
+
+
+def vectors(rows: int, metric: str, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    made = rng.normal(size=(rows, DIM))
+    if metric == "cosine":
+        made /= np.linalg.norm(made, axis=1, keepdims=True)
+    return made.astype(np.float32)
+
+
+def graph_of(rows: np.ndarray, metric: str) -> HnswGraph:
+    graph = HnswGraph("l2" if metric == "l2" else "ip", DIM, len(rows))
+    for start in range(0, len(rows), 400):  # copies in one call, and in several
+        part = rows[start : start + 400]
+        graph.add(np.arange(start, start + len(part)), part)
+    return graph
+
+
+def exact(queries: np.ndarray, rows: np.ndarray, metric: str) -> np.ndarray:
+    left, right = queries.astype(float), rows.astype(float)
+    if metric != "l2":
+        return 1 - left @ right.T
+    squared = (left**2).sum(1)[:, None] - 2 * left @ right.T + (right**2).sum(1)
+    return np.maximum(squared, 0)
+
+
+def recall(graph: HnswGraph, queries: np.ndarray, rows: np.ndarray, metric: str) -> float:
+    """A row as near as the tenth is one of the ten nearest, whichever of equal ones it is."""
+    tenth = np.sort(exact(queries, rows, metric), axis=1)[:, 9:10]
+    found = graph.search(queries, 10, 60)[1]
+    return float(np.mean(found <= tenth + 2e-6 * (1 + np.abs(tenth))))
+
+
+def copies_of(centres: np.ndarray, apart: float) -> np.ndarray:
+    rng = np.random.default_rng(9)
+    rows = np.repeat(centres, GROUPED // len(centres), axis=0)
+    return (rows + apart * rng.normal(size=rows.shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    ("groups", "apart", "order"),
+    [
+        (1, 0.0, "mixed"), (1, 0.0, "first"), (1, 1e-7, "last"), (100, 1e-7, "mixed"),
+        (100, 0.0, "last"), ("zero", 0.0, "first"), ("zero", 1e-7, "mixed"),
+    ],
+)  # fmt: skip
+def test_equal_rows_hide_no_others(metric: str, groups: Any, apart: float, order: str) -> None:
+    others, queries = vectors(OTHERS, metric, 0), vectors(100, metric, 1)
+    centres = np.zeros((1, DIM)) if groups == "zero" else vectors(groups, metric, 2)
+    copies = copies_of(centres, apart)
+    rows = np.concatenate((copies, others) if order == "first" else (others, copies))
+    if order == "mixed":
+        rows = rows[np.random.default_rng(3).permutation(len(rows))]
+    graph = graph_of(rows, metric)
+    alone = recall(graph_of(others, metric), queries, others, metric)
+    assert recall(graph, queries, rows, metric) >= alone - 0.01
+    # Every row that an exact search finds first is found by its own vector.
+    distances = exact(rows, rows, metric)
+    own = np.diagonal(distances)
+    is_first = own <= distances.min(axis=1) + 1e-6
+    labels, found = graph.search(rows, 1, 60)
+    assert (found[is_first, 0] <= own[is_first] + 2e-6 * (1 + np.abs(own[is_first]))).all()
+    if metric == "l2":  # only here float32 tells nearly equal rows apart
+        assert (rows[labels[:, 0]] == rows).all()
+
+
+def test_each_row_of_a_group_is_returned_in_the_order_of_labels() -> None:
+    others, twin = vectors(300, "cosine", 0), vectors(1, "cosine", 1)
+    graph = HnswGraph("ip", DIM, 600)
+    graph.add(np.arange(1000, 1200), np.repeat(twin, 200, axis=0))
+    graph.add(np.arange(300), others)
+    graph.add(np.arange(500, 600), np.repeat(twin, 100, axis=0))  # lower labels, later
+    own = [*range(500, 600), *range(1000, 1200)]
+    assert (len(graph), graph.nodes) == (600, 301)
+    for k in (1, 10, 300):
+        assert graph.search(twin, k, 50)[0][0].tolist() == own[:k]
+    labels, distances = graph.search(twin, 350, 350)
+    assert labels[0, :300].tolist() == own
+    assert len({*labels[0].tolist()}) == 350
+    assert (np.diff(distances) >= 0).all()
+    marks = np.arange(600) >= 595  # of the eligible rows all are copies
+    ascending = np.sort(graph.labels()[0])
+    eligible = graph.search(twin, 10, 50, eligible=(ascending, marks))[0][0]
+    assert eligible.tolist() == [*ascending[595:].tolist(), *[-1] * 5]
+
+
+def test_rows_of_a_group_are_deleted_one_by_one(tmp_path: Path) -> None:
+    others, twin = vectors(200, "l2", 0), vectors(1, "l2", 1)
+    rows = np.concatenate((others, np.repeat(twin, 50, axis=0), twin + np.float32(1e-7)))
+    graph = graph_of(rows, "l2")
+    assert graph.nodes == 201
+    assert graph.delete(np.array([200, 201, 201, 7])).tolist() == [True, True, False, True]
+    assert graph.search(twin, 2, 20)[0][0].tolist() == [202, 203]
+    graph.save(tmp_path / "g")
+    assert (tmp_path / "g").stat().st_size == graph.file_bytes
+    again = HnswGraph.load(tmp_path / "g", "l2", DIM)
+    for held in (graph, again):
+        assert (len(held), held.deleted, held.nodes) == (251, 3, 201)
+        held.delete(np.arange(202, 250))  # all but the one that is nearly equal
+        assert held.search(twin, 1, 20)[0][0].tolist() == [250]
+        held.delete(np.array([250]))
+        assert held.deleted == 52
+        labels, _ = held.search(twin, 199, 300)
+        assert sorted(labels[0].tolist()) == [i for i in range(200) if i != 7]
+        held.resize(300)
+        held.add(np.array([300]), twin)  # the node comes to life again
+        assert held.search(twin, 1, 20)[0][0].tolist() == [300]
+        assert (len(held), held.deleted, held.nodes) == (252, 52, 201)
+        labels, deleted = held.labels()
+        assert sorted(labels.tolist()) == [*range(251), 300]
+        assert sorted(labels[~deleted].tolist()) == [i for i in range(200) if i != 7] + [300]
+    graph.save(tmp_path / "one")
+    again.save(tmp_path / "two")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_threads_group_the_same_rows() -> None:
+    rows = np.repeat(vectors(100, "ip", 0), 20, axis=0)
+    graph = HnswGraph("ip", DIM, len(rows))
+    graph.add(np.arange(len(rows)), rows, 8)
+    assert graph.nodes == 100
+    assert (graph.search(rows, 1, 50)[0][:, 0] // 20 == np.arange(2000) // 20).mean() > 0.5
+    labels, _ = graph.search(rows[::20], 2000, 2000)
+    assert (np.sort(labels, axis=1) == np.arange(2000)).all()
+
+
+def test_a_file_without_groups_is_refused_unless_it_is_hnswlibs(tmp_path: Path) -> None:
+    """The graph that an older flowvec wrote has copies as nodes: it is built again."""
+    rows = np.repeat(vectors(10, "ip", 0), 20, axis=0)
+    graph = HnswGraph("ip", DIM, 200, grouped=False)
+    graph.add(np.arange(200), rows)
+    assert graph.nodes == 200
+    graph.save(tmp_path / "g")
+    with pytest.raises(GraphFileError, match="groups is cut"):
+        HnswGraph.load(tmp_path / "g", "ip", DIM)
+    assert HnswGraph.load(tmp_path / "g", "ip", DIM, grouped=False).nodes == 200
+
+
+def change(file: Path, place: int, value: bytes) -> None:
+    data = bytearray(file.read_bytes())
+    data[place : place + len(value)] = value
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("back", "value", "part"),
+    [
+        (8 + 8 + 8 + 27, b"\xff" * 8, "cut|node"),
+        (8 + 8 + 27, (10).to_bytes(4, "little"), "belong to a node"),
+        (4 + 8 + 27, (9).to_bytes(4, "little"), "cut"),
+        (8 + 27, (1 << 60).to_bytes(8, "little"), "cut"),
+        (27, (99).to_bytes(8, "little"), "lacks the row of its node"),
+        (19, (1 << 63).to_bytes(8, "little"), "out of range"),
+        (19, (9).to_bytes(8, "little"), "same label"),
+        (1, b"\x02", "not valid"),
+    ],
+)
+def test_damaged_groups_are_refused(tmp_path: Path, back: int, value: bytes, part: str) -> None:
+    graph, rows = HnswGraph("ip", DIM, 20), vectors(10, "ip", 0)
+    graph.add(np.arange(10), rows)
+    graph.add(np.array([20, 30]), rows[[4, 4]])
+    graph.save(tmp_path / "g")
+    change(tmp_path / "g", (tmp_path / "g").stat().st_size - back, value)
+    with pytest.raises(GraphFileError, match=part):
+        HnswGraph.load(tmp_path / "g", "ip", DIM)
