@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from flowvec.errors import InputValueError
+from flowvec.texts.encodings import OtherEncodingError, check_encoding
+from flowvec.texts.lines import json_reason
 
 __all__ = ["RetrievalSet", "read_retrieval"]
 
@@ -106,6 +108,10 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
         data = path.read_bytes()
     except OSError as error:
         raise InputValueError(f"cannot read {path}: {error.strerror or error}") from None
+    try:
+        check_encoding(data)
+    except OtherEncodingError as error:
+        raise InputValueError(f"{path} {error}") from None
     for number, line in enumerate(data.split(b"\n"), 1):
         where = f"{path}, line {number}"
         try:
@@ -123,7 +129,7 @@ def _jsonl(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputValueError(f"{where} is not JSON: {error}") from None
+            raise InputValueError(f"{where} is not JSON: {json_reason(error)}") from None
         if not isinstance(record, dict):
             raise InputValueError(f"{where} is not a JSON object")
         for field in ("_id", "text"):

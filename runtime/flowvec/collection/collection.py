@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,6 +31,7 @@ from flowvec.collection.model import (
 )
 from flowvec.collection.parquet import read_parquet, write_parquet
 from flowvec.collection.query import Searcher
+from flowvec.collection.refused_rows import naming_row
 from flowvec.collection.results import Added
 from flowvec.collection.search_methods import SearchMethods
 from flowvec.collection.store.absence import check_not_url
@@ -50,10 +52,7 @@ from flowvec.collection.validation import (
 from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.pipeline import windows_of
-from flowvec.errors import (
-    CollectionError,
-    InputValueError,
-)
+from flowvec.errors import CollectionError, InputTypeError, InputValueError
 from flowvec.sequences import as_list
 from flowvec.sparse.checking import checked_sparse, chosen_rows
 from flowvec.sparse.encoder import SparseEncoder
@@ -554,8 +553,11 @@ class Collection(SearchMethods, FieldMethods):
         try:
             for rows in batches:
                 # Rows of earlier versions may hold lone surrogates, also in their metadata.
-                metadata = [without_surrogates(item) for item in rows.metadata]
-                collection.add_vectors(rows.ids, rows.vectors, rows.texts, metadata)
+                rows = replace(rows, metadata=list(map(without_surrogates, rows.metadata)))
+                try:
+                    collection.add_vectors(rows.ids, rows.vectors, rows.texts, rows.metadata)
+                except (InputTypeError, InputValueError) as error:
+                    raise naming_row(error, rows, vector_dtype) from None
                 collection._add_sparse_of(rows)
             with collection._access.writing(), collection._store.transaction():
                 collection._store.meta.write_settings(model.as_meta())

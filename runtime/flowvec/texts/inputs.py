@@ -13,11 +13,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, cast
 
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.texts.compression import DAMAGE, TEXT_FORMATS, decompressed, format_of
-from flowvec.texts.lines import BadRecord, csv_records, lines_of
+from flowvec.texts.encodings import OtherEncodingError, Utf8File
+from flowvec.texts.lines import BadRecord, csv_records, json_reason, lines_of
 
 __all__ = ["Row", "read_rows"]
 
@@ -57,7 +58,8 @@ def read_rows(
 
     Raises:
         InputValueError: the format is unknown, there is no such file, a field is missing, a line is
-            not JSON or not UTF-8, or a compressed file is damaged.
+            not JSON or not UTF-8, or a compressed file is damaged. The message names the line, from
+            1, or the row of a csv file, from 0.
         InputTypeError: a field holds something other than a text.
     """
     kind = file_format or ("txt" if source == "-" else format_of(source))
@@ -80,6 +82,8 @@ def read_rows(
                 if not isinstance(text, str):
                     raise InputTypeError(f"{where}: {text_field} is {_kind(text)}, not a text")
                 yield Row(number, text)
+        except OtherEncodingError as error:
+            raise InputValueError(f"{name} {error}") from None
         except DAMAGE as error:
             reason = getattr(error, "strerror", None) or error
             raise InputValueError(f"{name} is damaged or cannot be read: {reason}") from None
@@ -99,7 +103,7 @@ def _opened(source: str) -> Iterator[IO[bytes]]:
             reason = getattr(error, "strerror", None) or error
             raise InputValueError(f"cannot read {source}: {reason}") from None
     with raw:
-        yield decompressed(source, raw)
+        yield cast(IO[bytes], Utf8File(decompressed(source, raw)))
 
 
 def _lines(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
@@ -128,7 +132,7 @@ def _json_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, o
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InputValueError(f"{where} is not JSON: {error}") from None
+            raise InputValueError(f"{where} is not JSON: {json_reason(error)}") from None
         if not isinstance(record, dict):
             raise InputValueError(f"{where} is not a JSON object")
         yield where, record
@@ -137,7 +141,7 @@ def _json_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, o
 def _csv_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, object]]]:
     header: list[str] | None = None
     for number, fields in enumerate(csv_records(file, _MOST_BYTES)):
-        where = f"{name}, record {number}" if number else f"the header of {name}"
+        where = f"{name}, row {number - 1}" if number else f"the header of {name}"
         if isinstance(fields, BadRecord):
             raise InputValueError(f"{where}: {fields.reason}")
         try:

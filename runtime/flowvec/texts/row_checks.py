@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 _INT64 = 1 << 63
+_MOST_ID_BITS = 1024  # as in a collection
 # Levels of a value in metadata, which is itself a level; a collection refuses more than 100.
 _MOST_LEVELS = 99
 # Types of columns, in words.
@@ -32,10 +33,11 @@ _WORDS = {"int64": "a whole number", "double": "a number", "bool": "a truth valu
 class RefusedError(Exception):
     """A row cannot be embedded."""
 
-    def __init__(self, code: str, reason: str) -> None:
+    def __init__(self, code: str, reason: str, key: str | int | None = None) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
+        self.key = key  # the row's id, if it can be read although the record cannot
 
 
 def dead_letter_of(
@@ -111,6 +113,8 @@ def id_of(value: Any, name: str) -> str | int:
     if not is_id(value):
         given = "missing" if value is None else _named(value)
         raise RefusedError("bad_id", f"{name} is {given}, and an id is a text or a whole number")
+    if isinstance(value, int) and value.bit_length() > _MOST_ID_BITS:
+        raise RefusedError("bad_id", f"{name} is a number of more than {_MOST_ID_BITS} bits")
     key: str | int = value
     return key
 

@@ -144,6 +144,7 @@ class RecordReader(Reader):
                     for name in columns
                 ]
             except RefusedError as refused:
+                key = refused.key if key is None else key
                 window.dead.append(dead_letter_of(self.name, first_row + place, key, refused))
                 continue
             for column, value in zip(values, row, strict=True):

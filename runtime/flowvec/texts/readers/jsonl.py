@@ -10,9 +10,11 @@ from math import isfinite
 from typing import Any
 
 from flowvec.compat import override
+from flowvec.texts.lines import json_reason
 from flowvec.texts.readers.base import LineReader, RecordReader
-from flowvec.texts.row_checks import RefusedError, decoded_line
+from flowvec.texts.row_checks import RefusedError, decoded_line, is_id
 from flowvec.texts.sources import Source
+from flowvec.texts.unicode import is_utf8
 from flowvec.texts.window import Columns, Fields, Window
 
 __all__ = ["JsonReader"]
@@ -34,7 +36,11 @@ class JsonReader(RecordReader, LineReader):
 
     @override
     def fields_of(self, record: bytes | None) -> dict[str, Any] | None:
-        line = decoded_line(record, self.fields)
+        try:
+            line = decoded_line(record, self.fields)
+        except RefusedError as refused:
+            refused.key = self._id_of(record)
+            raise
         if not line or line.isspace():
             return None
         if record is not None and _may_be_too_deep(record) and _depth(line) > _DEEPEST:
@@ -42,10 +48,20 @@ class JsonReader(RecordReader, LineReader):
         try:
             record_fields = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise RefusedError("malformed", f"the line is not JSON: {error}") from None
+            raise RefusedError("malformed", f"the line is not JSON: {json_reason(error)}") from None
         if not isinstance(record_fields, dict):
             raise RefusedError("malformed", "the line is not a JSON object")
         return record_fields
+
+    def _id_of(self, record: bytes | None) -> str | int | None:
+        """The id of a line that is not UTF-8, if the id is; else None."""
+        if record is None or self.fields.id is None or _may_be_too_deep(record):
+            return None
+        try:
+            key = json.loads(record.decode("utf-8", "surrogateescape")).get(self.fields.id)
+        except (AttributeError, ValueError, RecursionError):
+            return None
+        return key if is_id(key) and is_utf8(str(key)) else None
 
     @override
     def kind_of(self, values: Sequence[Any]) -> str:

@@ -81,7 +81,7 @@ class ParquetReader(Reader):
             self._ready = self._ready.slice(len(part))
             tables.append(part)
             count += len(part)
-        self.row += count
+            self.row += len(part)
         return count, tables
 
     def _next(self) -> Any:
@@ -166,7 +166,9 @@ class ParquetReader(Reader):
             )
         try:
             column.validate(full=True)
-        except arrow.ArrowInvalid:
+            if self.fields.kept_as_json and arrow.types.is_temporal(kind):
+                column.to_pylist()  # Python's dates end before Arrow's
+        except (arrow.ArrowInvalid, OverflowError, ValueError):
             return True
         types = arrow.types
         plain = (types.is_integer, types.is_boolean, types.is_string, types.is_large_string,
@@ -179,7 +181,7 @@ class ParquetReader(Reader):
             plain = value.as_py()
         except UnicodeDecodeError:
             return "is not UTF-8"
-        except ValueError as error:
+        except (OverflowError, ValueError) as error:
             return f"cannot be read: {error}"
         if self.fields.kept_as_json:
             try:
