@@ -52,6 +52,7 @@ class BucketFolder(JobFolder):
         super().__init__(_NOWHERE, store.url, share)
         self._store = store
         self._lease = Lease(store, f"_lease{self._suffix}.json")
+        self._check: Callable[[], object] = self._lease.check  # that this run may write
         self._manifest_tag: str | None = None
 
     @override
@@ -86,6 +87,7 @@ class BucketFolder(JobFolder):
             if not self._lease.is_held_by(holder):
                 raise BulkError(f"{self.out} was taken over by another process meanwhile")
 
+        self._check = check
         with scratch_folder() as self.path:
             yield lambda record: self.upload_shard(record, check)
 
@@ -118,7 +120,7 @@ class BucketFolder(JobFolder):
 
     @override
     def write(self, name: str, content: bytes) -> None:
-        self._store.write(name, content, self._lease.check)
+        self._store.write(name, content, self._check)
 
     @override
     def write_manifest(self, content: dict[str, Any]) -> None:

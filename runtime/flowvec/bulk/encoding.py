@@ -157,8 +157,8 @@ def encode_files(
         workers: let this many Encoders on a Ray cluster do the shards, with the cores that Ray
             gives them; needs the extra `[ray]`.
         resume: False deletes the work of earlier runs and starts again; a single file is replaced.
-        stop: set it to end the job as soon as the running batches are done. The current shard is
-            dropped, and done again when the job continues.
+        stop: set it to end the job as soon as the running batches are done. The next run continues
+            within the current shard, if that took longer than half a minute; see `bulk.md`.
         on_progress: called now and then, on another thread.
 
     Returns:
@@ -412,13 +412,13 @@ def _run_on_ray(
         )
     ) as results:  # fmt: skip
         for result in results:
-            target.take_over(result.record)
+            target.take_over(result.record, result.saved)
             tally.merge(result.tally)
             rows, left = rows + result.record.rows_in, left - 1
             if on_progress is not None:
-                seconds = time.perf_counter() - started
+                seconds, known = time.perf_counter() - started, before + tally.reused
                 on_progress(
-                    BulkProgress(rows, survey.rows, tally.tokens, tally.padded, seconds, before)
+                    BulkProgress(rows, survey.rows, tally.tokens, tally.padded, seconds, known)
                 )
             if stop is not None and stop.is_set() and left:
                 is_complete = False
