@@ -11,6 +11,7 @@ from typing import Any
 
 from flowvec.errors import InputValueError
 from flowvec.texts.encodings import OtherEncodingError, check_encoding
+from flowvec.texts.joining import join_texts
 from flowvec.texts.lines import json_reason
 
 __all__ = ["RetrievalSet", "read_retrieval"]
@@ -73,7 +74,8 @@ def read_retrieval(folder: str | Path) -> list[RetrievalSet]:
 def _read_set(folder: Path) -> RetrievalSet:
     corpus, queries, judged = (folder / name for name in _FILES)
     documents = {
-        i: f"{record.get('title') or ''} {text}".strip() for i, text, record in _jsonl(corpus)
+        i: join_texts((record.get("title") or None, text)) or ""
+        for i, text, record in _jsonl(corpus)
     }
     texts_by_query = {i: text for i, text, _ in _jsonl(queries)}
     qrels = _read_qrels(judged, texts_by_query.keys())

@@ -59,7 +59,7 @@ def encode_files(
     out: str | Path,
     *,
     input_format: str | None = None,
-    text_field: str = "text",
+    text_field: str | Sequence[str] = "text",
     id_field: str | None = None,
     keep: Sequence[str] = (),
     out_format: OutFormat | None = None,
@@ -101,7 +101,9 @@ def encode_files(
             or another scheme of fsspec); or a name that ends in .npy or .parquet for a single file,
             which is written atomically and cannot be resumed.
         input_format: `txt`, `jsonl`, `csv` or `parquet`; None decides by the extensions.
-        text_field: the field of jsonl, csv or Parquet that holds the text.
+        text_field: the field of jsonl, csv or Parquet that holds the text; or several, joined by
+            commas or as a list, such as `title,text`: their texts are joined with a space, and
+            those that are null or missing are left out.
         id_field: the field with the id, a string or a whole number; None numbers the rows from 0
             over all inputs.
         keep: other fields to write with the vector. In jsonl, the type of a field is the one of

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, cast
@@ -18,6 +18,7 @@ from typing import IO, cast
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.texts.compression import DAMAGE, TEXT_FORMATS, decompressed, format_of
 from flowvec.texts.encodings import OtherEncodingError, Utf8File
+from flowvec.texts.joining import join_texts, text_fields
 from flowvec.texts.lines import BadRecord, csv_records, json_reason, lines_of
 
 __all__ = ["Row", "read_rows"]
@@ -43,7 +44,7 @@ class Row:
 def read_rows(
     source: str,
     *,
-    text_field: str = "text",
+    text_field: str | Sequence[str] = "text",
     file_format: str | None = None,
     skip_blank: bool = False,
 ) -> Iterator[Row]:
@@ -51,7 +52,8 @@ def read_rows(
 
     Args:
         source: a file's path, which may end in .gz, .xz, .bz2 or .zst, or `-` for standard input.
-        text_field: the field of jsonl or csv that holds the text.
+        text_field: the field of jsonl or csv that holds the text; or several, as for
+            `encode_files`.
         file_format: `txt` (one text per line), `jsonl` or `csv` (with a header); None decides by
             the file's extension, and is `txt` for standard input.
         skip_blank: leave out blank lines of a txt file; other lines keep their numbers.
@@ -62,6 +64,8 @@ def read_rows(
             1, or the row of a csv file, from 0.
         InputTypeError: a field holds something other than a text.
     """
+    names = text_fields(text_field)
+    names = (names,) if isinstance(names, str) else names
     kind = file_format or ("txt" if source == "-" else format_of(source))
     if kind not in TEXT_FORMATS:
         raise InputValueError(
@@ -78,10 +82,7 @@ def read_rows(
                 return
             records = _csv_records(file, name) if kind == "csv" else _json_records(file, name)
             for number, (where, record) in enumerate(records):
-                text = _field(record, text_field, where)
-                if not isinstance(text, str):
-                    raise InputTypeError(f"{where}: {text_field} is {_kind(text)}, not a text")
-                yield Row(number, text)
+                yield Row(number, _text_of(record, names, where))
         except OtherEncodingError as error:
             raise InputValueError(f"{name} {error}") from None
         except DAMAGE as error:
@@ -156,11 +157,18 @@ def _csv_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, ob
             yield where, dict(zip(header, fields, strict=True))
 
 
-def _field(record: dict[str, object], field: str, where: str) -> object:
-    if field not in record:
-        names = ", ".join(str(key) for key in record) or "none"
-        raise InputValueError(f"{where} has no field {field!r}; it has {names}")
-    return record[field]
+def _text_of(record: dict[str, object], names: Sequence[str], where: str) -> str:
+    there = {name: record[name] for name in names if name in record}
+    if not there:
+        has = ", ".join(str(key) for key in record) or "none"
+        raise InputValueError(f"{where} has no field {' or '.join(map(repr, names))}; it has {has}")
+    if len(names) > 1:  # of several, null is left out
+        there = {name: part for name, part in there.items() if part is not None} or there
+    for name, part in there.items():
+        if not isinstance(part, str):
+            raise InputTypeError(f"{where}: {name} is {_kind(part)}, not a text")
+    parts = cast(dict[str, str], there)
+    return parts[names[0]] if len(names) == 1 else join_texts(parts.values()) or ""
 
 
 def _kind(value: object) -> str:

@@ -29,11 +29,17 @@ class CsvReader(RecordReader):
         if isinstance(header, BadRecord):
             raise InputValueError(f"the header of {self.name}: {header.reason}")
         self._header = header
-        for name in (fields.text, *fields.required):
-            if header and name not in header:
-                raise InputValueError(
-                    f"{self.name} has no field {name!r}; it has {', '.join(header)}"
-                )
+        wanted = [" or ".join(map(repr, fields.texts))] if header else []
+        wanted = [] if any(name in header for name in fields.texts) else wanted
+        wanted += [repr(name) for name in fields.required if header and name not in header]
+        if wanted:
+            raise InputValueError(
+                f"{self.name} has no field {wanted[0]}; it has {', '.join(header)}"
+            )
+
+    @override
+    def texts_in(self, records: Sequence[Any]) -> set[str]:
+        return set(self.fields.texts).intersection(self._header)
 
     @override
     def take(self, rows: int) -> tuple[int, list[list[str] | BadRecord]]:
@@ -52,7 +58,7 @@ class CsvReader(RecordReader):
         values: dict[str, Any] = dict(zip(self._header, record, strict=True))
         key = self.fields.id
         wrong = [
-            name for name in (self.fields.text, *self.fields.named)
+            name for name in (*self.fields.texts, *self.fields.named)
             if name in values and not is_utf8(values[name])
         ]  # fmt: skip
         if wrong:
