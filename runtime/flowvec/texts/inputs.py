@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, cast
 
-from flowvec.errors import InputTypeError, InputValueError
+from flowvec.errors import InputTypeError, InputValueError, NonFiniteError
 from flowvec.texts.compression import DAMAGE, TEXT_FORMATS, decompressed, format_of
 from flowvec.texts.encodings import OtherEncodingError, Utf8File
 from flowvec.texts.joining import join_texts, text_fields
 from flowvec.texts.lines import BadRecord, csv_records, json_reason, lines_of
 
-__all__ = ["Row", "read_rows"]
+__all__ = ["Row", "naming_rows", "read_rows"]
 
 # Largest line, and largest field of csv.
 _MOST_BYTES = 1 << 26
@@ -88,6 +89,26 @@ def read_rows(
         except DAMAGE as error:
             reason = getattr(error, "strerror", None) or error
             raise InputValueError(f"{name} is damaged or cannot be read: {reason}") from None
+
+
+@contextmanager
+def naming_rows(source: str, rows: Sequence[Row]) -> Iterator[None]:
+    """Name rows of an input in errors about the list of their texts, which say `item 3`.
+
+    Args:
+        source: the input, as for `read_rows`.
+        rows: the rows whose texts are in the list.
+    """
+    name = "standard input" if source == "-" else source
+
+    def named(match: re.Match[str]) -> str:
+        numbers = [str(rows[int(item)].number) for item in match[1].split(", ")]
+        return f"{name}, row {', '.join(numbers)}"
+
+    try:
+        yield
+    except (InputTypeError, InputValueError, NonFiniteError) as error:
+        raise type(error)(re.sub(r"\bitem (\d+(?:, \d+)*)", named, str(error))) from None
 
 
 @contextmanager
