@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from tqdm.auto import tqdm
 
 from flowvec.arguments import explaining, flag, whole_number
 from flowvec.bundle.bundle import absolute_path
@@ -51,6 +52,7 @@ from flowvec.collection.validation import (
 )
 from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
+from flowvec.encoder.loaded_model import wants_bar
 from flowvec.encoder.pipeline import windows_of
 from flowvec.errors import CollectionError, InputTypeError, InputValueError
 from flowvec.sequences import as_list
@@ -294,6 +296,8 @@ class Collection(SearchMethods, FieldMethods):
         ids: Sequence[Id],
         texts: Sequence[str],
         metadata: Metadata | None = None,
+        *,
+        show_progress_bar: bool | None = None,
     ) -> Added:
         """Embed texts and add them. Rows with the same ids are replaced. On disk when it returns.
 
@@ -305,6 +309,7 @@ class Collection(SearchMethods, FieldMethods):
             metadata: for each id a dict that JSON can hold, or None; or a DataFrame (pandas or
                 polars) with one row for each id. Its columns become fields, missing values null,
                 and dates ISO 8601 strings.
+            show_progress_bar: None shows one on a terminal or in a notebook for long calls.
 
         Returns:
             How many rows were written and replaced, and how many texts were longer than
@@ -315,7 +320,12 @@ class Collection(SearchMethods, FieldMethods):
                 added.
         """
         encoder = self._need_encoder()
-        return self._add(ids, texts, metadata, encoder, partial(_embedded, encoder))
+        if show_progress_bar is not None:
+            flag("show_progress_bar", show_progress_bar)
+        return self._add(
+            ids, texts, metadata, encoder, partial(_embedded, encoder, show_progress_bar),
+            partial(self._embedded_sparse, show_progress_bar=show_progress_bar),
+        )  # fmt: skip
 
     def _add(
         self,
@@ -360,10 +370,14 @@ class Collection(SearchMethods, FieldMethods):
         )
         return Added(len(kept), replaced, truncated)
 
-    def _embedded_sparse(self, texts: list[str]) -> SparseAndModel:
+    def _embedded_sparse(
+        self, texts: list[str], *, show_progress_bar: bool | None = False
+    ) -> SparseAndModel:
         """Sparse vectors of documents by the own SparseEncoder; none without one."""
         encoder = self._sparse_encoder
-        return (None, None) if encoder is None else (encoder.encode_document(texts), encoder)
+        if encoder is None:
+            return None, None
+        return encoder.encode_document(texts, show_progress_bar=show_progress_bar), encoder
 
     @explaining(OF_ADD)
     def add_vectors(
@@ -610,9 +624,17 @@ class Collection(SearchMethods, FieldMethods):
             store.close()
 
 
-def _embedded(encoder: Encoder, texts: list[str]) -> tuple[Floats, int]:
+def _embedded(
+    encoder: Encoder, show_progress_bar: bool | None, texts: list[str]
+) -> tuple[Floats, int]:
     """Vectors of documents, float32 (texts, dim), and how many of the texts were cut."""
-    parts = list(encoder.windows(windows_of(texts), encoder.job(encoder.document_prompt)))
+    job = encoder.job(encoder.document_prompt)
+    with ExitStack() as stack:
+        done = None
+        if wants_bar(show_progress_bar, len(texts)):
+            bar = stack.enter_context(tqdm(total=len(texts), desc="encode", unit=" texts"))
+            done = bar.update
+        parts = list(encoder.windows(windows_of(texts), job, done=done))
     vectors = [np.empty((0, encoder.dim), np.float32), *(part.vectors for part in parts)]
     return np.concatenate(vectors), sum(len(part.truncated) for part in parts)
 

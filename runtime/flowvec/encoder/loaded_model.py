@@ -423,5 +423,13 @@ class _Kept:
 
 
 def wants_bar(setting: bool | None, items: int) -> bool:
-    """Without being asked: a bar on a terminal, for work of more than a moment."""
-    return sys.stderr.isatty() and items > WINDOW if setting is None else setting
+    """Without being asked: a bar on a terminal or in a notebook, for work of more than a moment."""
+    if setting is not None:
+        return setting
+    return items > WINDOW and (sys.stderr.isatty() or _is_notebook())
+
+
+def _is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, whose standard error is not a terminal."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return "IPKernelApp" in getattr(shell, "config", ())
