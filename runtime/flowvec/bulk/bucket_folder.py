@@ -10,8 +10,6 @@ are gone when the job is complete.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,7 +21,7 @@ from flowvec.bulk.file_names import row_map_name, texts_name
 from flowvec.bulk.job_folder import JobFolder, Journal
 from flowvec.bulk.records import (
     ShardRecord,
-    comparable,
+    job_digest,
     journal_line,
     journal_records,
     manifest_bytes,
@@ -188,7 +186,7 @@ class BucketFolder(JobFolder):
     @override
     def read_journal(self) -> list[ShardRecord]:
         manifest = self.read_manifest()
-        job = None if manifest is None else _job_of(manifest)
+        job = None if manifest is None else job_digest(manifest)
         records: dict[int, ShardRecord] = {}
         for name in sorted(self.journal_files()):
             first, *lines = (self._store.read(name) or b"").split(b"\n")
@@ -202,7 +200,7 @@ class BucketFolder(JobFolder):
         self.delete_leftovers()
         manifest = self.read_manifest()
         assert manifest is not None  # it was written before
-        journal = _JournalObjects(self, self._store, self._lease, _job_of(manifest))
+        journal = _JournalObjects(self, self._store, self._lease, job_digest(manifest))
         journal.write(records)
         self.delete(before)
         return journal
@@ -300,12 +298,6 @@ class _JournalObjects:
         if len(self._lines) >= _LINES:
             self._number += 1
             self._lines.clear()
-
-
-def _job_of(manifest: dict[str, Any]) -> bytes:
-    """What tells a job apart from others."""
-    described = json.dumps(comparable(manifest), sort_keys=True)
-    return hashlib.sha256(described.encode()).hexdigest().encode()
 
 
 def _first_line(job: bytes) -> bytes:

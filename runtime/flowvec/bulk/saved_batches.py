@@ -5,8 +5,8 @@ written beside it every few seconds, as `_part-000012.RUN-0000.batches`. A run t
 job makes the same batches of the same texts, takes what is there, and computes the others. So the
 shard has the same bytes, whenever the runs before ended. Files of finished shards are deleted.
 
-A file has a checksum, and then for each batch the digest of its tokens, (rows, dim), and float32
-numbers.
+A file has a checksum, which only this job has, and then for each batch the digest of its tokens,
+(rows, dim), and float32 numbers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.bulk.job_folder import JobFolder
+from flowvec.bulk.records import job_digest
 from flowvec.errors import FlowvecError
 
 __all__ = ["SavedBatches"]
@@ -56,6 +57,7 @@ class SavedBatches:
         """
         self.files: dict[int, list[str]] = {}
         self._folder = folder
+        self._job = job_digest(folder.read_manifest() or {})
         self._shards = list(shards)
         self._finished: int | None = None
         self._run = uuid.uuid4().hex[:12]
@@ -78,7 +80,7 @@ class SavedBatches:
     def _open(self, name: str, shard: int) -> None:
         path = self._stack.enter_context(self._folder.local(name))
         content: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
-        if content[:_DIGEST].tobytes() != _digest(content[_DIGEST:]):
+        if content[:_DIGEST].tobytes() != self._checksum(content[_DIGEST:]):
             return
         self._contents[name] = content
         at = _DIGEST
@@ -89,6 +91,9 @@ class SavedBatches:
             self._places[key] = name, at, rows, dim
             self._texts[shard] = self._texts.get(shard, 0) + rows
             at += 4 * rows * dim
+
+    def _checksum(self, content: Any) -> bytes:
+        return hashlib.blake2b(content, key=self._job, digest_size=_DIGEST).digest()
 
     @property
     def texts(self) -> int:
@@ -131,7 +136,7 @@ class SavedBatches:
         content, self._pending = b"".join(self._pending), []
         shard = self._shards[0]
         name = self._folder.batches_name(shard, f"{self._run}-{self._written:04}")
-        self._folder.write(name, _digest(content) + content)
+        self._folder.write(name, self._checksum(content) + content)
         self.files.setdefault(shard, []).append(name)
         self._written += 1
         self._saved = time.monotonic()
@@ -175,7 +180,3 @@ def _key(feeds: _Feeds) -> bytes:
     for feed in feeds:
         hashed.update(np.ascontiguousarray(feed).data)
     return hashed.digest()
-
-
-def _digest(content: Any) -> bytes:
-    return hashlib.blake2b(content, digest_size=_DIGEST).digest()

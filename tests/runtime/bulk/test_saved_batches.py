@@ -78,10 +78,18 @@ def test_damaged_work_is_done_again(tmp_path: Path, tiny: Encoder, many: Path, d
     whole = encode_files(tiny, many, tmp_path / "whole", **ONE_SHARD)
     out = tmp_path / "out"
     encode_files(tiny, many, out, stop=OnceSaved(out, 9), **ONE_SHARD)
+    if damage == "another job's":
+        (out / "_manifest.json").unlink()
+        other = ONE_SHARD | {"rows_per_shard": 5000}
+        encode_files(tiny, many, tmp_path / "whole", resume=False, **other)
+        done = encode_files(tiny, many, out, **other)
+        assert (done.complete, done.encoded) == (True, whole.encoded)
+        assert contents(out) == contents(tmp_path / "whole")
+        return
     for file in out.glob("*.batches"):
         content = bytearray(file.read_bytes())
         content[-1] ^= 1
-        file.write_bytes({"cut": content[:-1], "changed": content, "empty": b""}.get(damage, b"x"))
+        file.write_bytes({"cut": content[:-1], "changed": content, "empty": b""}[damage])
     done = encode_files(tiny, many, out, **ONE_SHARD)
     assert (done.complete, done.encoded) == (True, whole.encoded)
     assert contents(out) == contents(tmp_path / "whole")
