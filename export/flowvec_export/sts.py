@@ -16,6 +16,7 @@ import numpy.typing as npt
 from scipy.stats import spearmanr
 
 from flowvec.errors import InputValueError
+from flowvec.texts.encodings import OtherEncodingError, check_encoding
 
 __all__ = [
     "Embed",
@@ -105,9 +106,14 @@ def _read_task(name: str, files: Sequence[Path]) -> StsTask:
 
 def _read_pairs(path: Path) -> StsPairs:
     try:
-        lines = path.read_bytes().split(b"\n")
+        data = path.read_bytes()
     except OSError as error:
         raise InputValueError(f"cannot read {path}: {error.strerror or error}") from None
+    try:
+        check_encoding(data)
+    except OtherEncodingError as error:
+        raise InputValueError(f"{path} {error}") from None
+    lines = data.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     if not lines:

@@ -56,6 +56,11 @@ def test_a_collection_is_replaced_whole(tmp_path: Path) -> None:
     assert (rows["a"]["id_is_int"], rows["1"]["id_is_int"]) == (False, True)
     assert (json.loads(rows["a"]["metadata"]), rows["1"]["metadata"]) == ({"x": [1]}, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "c.lance"]
+    with Collection.create(tmp_path / "empty", dim=4):
+        pass
+    for _ in range(2):  # a dataset without rows is recognized, too
+        assert convert(tmp_path / "empty", target, "lance", overwrite=True).rows == 0
+    assert lance.dataset(str(target)).count_rows() == 0
 
 
 def test_a_damaged_source_is_named_and_nothing_is_left(tmp_path: Path) -> None:

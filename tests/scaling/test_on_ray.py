@@ -23,7 +23,7 @@ pytest.importorskip("ray", reason="needs the extra [ray]")
 import ray
 
 from flowvec import Collection, Encoder
-from flowvec.bulk import RayWorkers, encode_files
+from flowvec.bulk import RayWorkers, encode_files, saved_batches
 from flowvec.errors import (
     BulkError,
     ClosedError,
@@ -68,6 +68,26 @@ def test_two_workers_leave_what_one_machine_leaves(
     assert (done.rows, done.dead_letters, done.shards) == (here.rows, here.dead_letters, 22)
     assert (done.encoded, done.tokens, done.codes) == (here.encoded, here.tokens, here.codes)
     assert done.complete
+
+
+def test_ray_continues_within_a_shard_that_was_begun_here(
+    tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved_batches, "_KEEP_AFTER", 0.0)
+    monkeypatch.setattr(saved_batches, "_SAVE_EVERY", 0.0)
+    options: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 4000}
+
+    class OnceSaved(threading.Event):
+        def is_set(self) -> bool:
+            return bool(list((tmp_path / "ray").glob("*.batches")))
+
+    whole = encode_files(tiny, rows, tmp_path / "here", **options)
+    begun = encode_files(tiny, rows, tmp_path / "ray", stop=OnceSaved(), **options)
+    assert not begun.complete
+    assert begun.kept
+    done = encode_files(tiny, rows, tmp_path / "ray", workers=TWO, **options)
+    assert done.encoded <= whole.encoded - begun.kept
+    assert contents(tmp_path / "ray") == contents(tmp_path / "here")
 
 
 def workers_of_ray() -> list[int]:

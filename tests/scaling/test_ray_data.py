@@ -70,6 +70,19 @@ def test_wrong_batches_are_errors(tiny: Encoder) -> None:
     assert embed({"text": np.array([], object)})["vector"].shape == (0, tiny.dim)
 
 
+def test_several_columns_are_one_text(tiny: Encoder) -> None:
+    embed = EmbedTexts(tiny.bundle.handle, text="title,text")
+    titles = np.array(["A title", None, np.nan, "a cat"], object)
+    bodies = np.array(["a body", "a body", "a dog", None], object)
+    made = embed({"title": titles, "text": bodies})["vector"]
+    wanted = tiny.encode(["A title a body", "a body", "a dog", "a cat"])
+    np.testing.assert_allclose(made, wanted, atol=0.05)
+    with pytest.raises(InputTypeError, match="row 0 of the batch has None in 'title'"):
+        embed({"title": np.array([None], object), "text": np.array([None], object)})
+    with pytest.raises(InputValueError, match="no column 'title'"):
+        embed({"text": bodies})
+
+
 def test_the_documented_example_runs(tmp_path: Path) -> None:
     blocks = re.findall(
         r"```python\n(.*?)```", (DOCS / "scaling.md").read_text(encoding="utf-8"), re.DOTALL

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from flowvec.errors import InputValueError
+from flowvec.texts.encodings import OtherEncodingError, check_encoding
+from flowvec.texts.joining import join_texts
+from flowvec.texts.lines import json_reason
 
 __all__ = ["RetrievalSet", "read_retrieval"]
 
@@ -71,7 +74,8 @@ def read_retrieval(folder: str | Path) -> list[RetrievalSet]:
 def _read_set(folder: Path) -> RetrievalSet:
     corpus, queries, judged = (folder / name for name in _FILES)
     documents = {
-        i: f"{record.get('title') or ''} {text}".strip() for i, text, record in _jsonl(corpus)
+        i: join_texts((record.get("title") or None, text)) or ""
+        for i, text, record in _jsonl(corpus)
     }
     texts_by_query = {i: text for i, text, _ in _jsonl(queries)}
     qrels = _read_qrels(judged, texts_by_query.keys())
@@ -106,6 +110,10 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
         data = path.read_bytes()
     except OSError as error:
         raise InputValueError(f"cannot read {path}: {error.strerror or error}") from None
+    try:
+        check_encoding(data)
+    except OtherEncodingError as error:
+        raise InputValueError(f"{path} {error}") from None
     for number, line in enumerate(data.split(b"\n"), 1):
         where = f"{path}, line {number}"
         try:
@@ -123,7 +131,7 @@ def _jsonl(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputValueError(f"{where} is not JSON: {error}") from None
+            raise InputValueError(f"{where} is not JSON: {json_reason(error)}") from None
         if not isinstance(record, dict):
             raise InputValueError(f"{where} is not a JSON object")
         for field in ("_id", "text"):

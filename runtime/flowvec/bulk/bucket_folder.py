@@ -10,8 +10,6 @@ are gone when the job is complete.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,7 +21,7 @@ from flowvec.bulk.file_names import row_map_name, texts_name
 from flowvec.bulk.job_folder import JobFolder, Journal
 from flowvec.bulk.records import (
     ShardRecord,
-    comparable,
+    job_digest,
     journal_line,
     journal_records,
     manifest_bytes,
@@ -52,6 +50,7 @@ class BucketFolder(JobFolder):
         super().__init__(_NOWHERE, store.url, share)
         self._store = store
         self._lease = Lease(store, f"_lease{self._suffix}.json")
+        self._check: Callable[[], object] = self._lease.check  # that this run may write
         self._manifest_tag: str | None = None
 
     @override
@@ -86,6 +85,7 @@ class BucketFolder(JobFolder):
             if not self._lease.is_held_by(holder):
                 raise BulkError(f"{self.out} was taken over by another process meanwhile")
 
+        self._check = check
         with scratch_folder() as self.path:
             yield lambda record: self.upload_shard(record, check)
 
@@ -118,7 +118,7 @@ class BucketFolder(JobFolder):
 
     @override
     def write(self, name: str, content: bytes) -> None:
-        self._store.write(name, content, self._lease.check)
+        self._store.write(name, content, self._check)
 
     @override
     def write_manifest(self, content: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ class BucketFolder(JobFolder):
     @override
     def read_journal(self) -> list[ShardRecord]:
         manifest = self.read_manifest()
-        job = None if manifest is None else _job_of(manifest)
+        job = None if manifest is None else job_digest(manifest)
         records: dict[int, ShardRecord] = {}
         for name in sorted(self.journal_files()):
             first, *lines = (self._store.read(name) or b"").split(b"\n")
@@ -200,7 +200,7 @@ class BucketFolder(JobFolder):
         self.delete_leftovers()
         manifest = self.read_manifest()
         assert manifest is not None  # it was written before
-        journal = _JournalObjects(self, self._store, self._lease, _job_of(manifest))
+        journal = _JournalObjects(self, self._store, self._lease, job_digest(manifest))
         journal.write(records)
         self.delete(before)
         return journal
@@ -298,12 +298,6 @@ class _JournalObjects:
         if len(self._lines) >= _LINES:
             self._number += 1
             self._lines.clear()
-
-
-def _job_of(manifest: dict[str, Any]) -> bytes:
-    """What tells a job apart from others."""
-    described = json.dumps(comparable(manifest), sort_keys=True)
-    return hashlib.sha256(described.encode()).hexdigest().encode()
 
 
 def _first_line(job: bytes) -> bytes:

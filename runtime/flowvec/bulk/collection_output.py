@@ -23,11 +23,12 @@ from flowvec.bulk.splitting import PART_FIELDS, Splitting, stale_parts
 from flowvec.collection.collection import Collection
 from flowvec.collection.creation import is_collection
 from flowvec.collection.parquet import json_value
-from flowvec.collection.store.rows import Id, Item
+from flowvec.collection.refused_rows import naming_row
+from flowvec.collection.store.rows import Id, Item, Rows
 from flowvec.collection.store.settings import VECTOR_DTYPES, VectorDtype
 from flowvec.compat import override
 from flowvec.encoder.encoder import Encoder
-from flowvec.errors import InputValueError
+from flowvec.errors import InputTypeError, InputValueError
 from flowvec.texts.inventory import Survey
 from flowvec.texts.unicode import replace_surrogates, without_surrogates
 from flowvec.texts.window import DEAD_LETTERS, Columns, Fields, Window
@@ -244,12 +245,18 @@ class _CollectionShard:
     def _add(self, window: Window, kept: Sequence[int] | None, vectors: npt.NDArray[Any]) -> None:
         places = range(len(window.texts)) if kept is None else kept
         ids = window.ids(self._fields)
-        added = self._collection.add_vectors(
+        metadata = _metadata(window, self._fields, kept)
+        rows = Rows(
             [ids[i] for i in places],
             vectors,
             [window.texts[i] for i in places],
-            _metadata(window, self._fields, kept),
+            [None] * len(places) if metadata is None else [*metadata],
+            place_of=lambda row: "{}, row {}".format(*window.place(places[row])),
         )
+        try:
+            added = self._collection.add_vectors(rows.ids, vectors, rows.texts, metadata)
+        except (InputTypeError, InputValueError) as error:
+            raise naming_row(error, rows, self._collection.info().vector_dtype) from None
         self._rows += len(vectors)
         if window.parts is not None:
             self._target.chunks += len(vectors)

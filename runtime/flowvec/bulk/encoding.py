@@ -59,7 +59,7 @@ def encode_files(
     out: str | Path,
     *,
     input_format: str | None = None,
-    text_field: str = "text",
+    text_field: str | Sequence[str] = "text",
     id_field: str | None = None,
     keep: Sequence[str] = (),
     out_format: OutFormat | None = None,
@@ -101,7 +101,9 @@ def encode_files(
             or another scheme of fsspec); or a name that ends in .npy or .parquet for a single file,
             which is written atomically and cannot be resumed.
         input_format: `txt`, `jsonl`, `csv` or `parquet`; None decides by the extensions.
-        text_field: the field of jsonl, csv or Parquet that holds the text.
+        text_field: the field of jsonl, csv or Parquet that holds the text; or several, joined by
+            commas or as a list, such as `title,text`: their texts are joined with a space, and
+            those that are null or missing are left out.
         id_field: the field with the id, a string or a whole number; None numbers the rows from 0
             over all inputs.
         keep: other fields to write with the vector. In jsonl, the type of a field is the one of
@@ -157,8 +159,8 @@ def encode_files(
         workers: let this many Encoders on a Ray cluster do the shards, with the cores that Ray
             gives them; needs the extra `[ray]`.
         resume: False deletes the work of earlier runs and starts again; a single file is replaced.
-        stop: set it to end the job as soon as the running batches are done. The current shard is
-            dropped, and done again when the job continues.
+        stop: set it to end the job as soon as the running batches are done. The next run continues
+            within the current shard, if that took longer than half a minute; see `bulk.md`.
         on_progress: called now and then, on another thread.
 
     Returns:
@@ -412,13 +414,13 @@ def _run_on_ray(
         )
     ) as results:  # fmt: skip
         for result in results:
-            target.take_over(result.record)
+            target.take_over(result.record, result.saved)
             tally.merge(result.tally)
             rows, left = rows + result.record.rows_in, left - 1
             if on_progress is not None:
-                seconds = time.perf_counter() - started
+                seconds, known = time.perf_counter() - started, before + tally.reused
                 on_progress(
-                    BulkProgress(rows, survey.rows, tally.tokens, tally.padded, seconds, before)
+                    BulkProgress(rows, survey.rows, tally.tokens, tally.padded, seconds, known)
                 )
             if stop is not None and stop.is_set() and left:
                 is_complete = False

@@ -89,7 +89,7 @@ def estimate_files(
     inputs: str | Path | Iterable[str | Path],
     *,
     input_format: str | None = None,
-    text_field: str = "text",
+    text_field: str | Sequence[str] = "text",
     id_field: str | None = None,
     keep: Sequence[str] = (),
     out_format: OutFormat = "parquet",

@@ -4,6 +4,7 @@
     _journal.jsonl       finished shards, one per line, until the job is complete
     part-000000.parquet ...
     _part-000000.dead_letter.jsonl ...   dead letters of a shard, until the job is complete
+    _part-000012.RUN-0000.batches ...    work on an unfinished shard, see `saved_batches`
     _dead_letter.jsonl   all dead letters, when the job is complete
 
 Readers of Parquet folders ignore names that start with `_` or `.`. A file of a shard appears whole;
@@ -36,6 +37,7 @@ from flowvec.texts.urls import recorded
 __all__ = ["JobFolder", "Journal"]
 
 _MOST_MANIFEST = 1 << 30
+_BATCHES = ".batches"
 
 
 class _OtherManifestError(BulkError):
@@ -88,6 +90,10 @@ class JobFolder(ABC):
     def shard_dead_letters(self, shard: int) -> str:
         """The name of a shard's dead letters, until the job is complete."""
         return f"{self._prefix}part-{shard:06}.dead_letter.jsonl"
+
+    def batches_name(self, shard: int, part: str) -> str:
+        """The name of a file with work on an unfinished shard."""
+        return f"{self._prefix}part-{shard:06}.{part}{_BATCHES}"
 
     # --- what a kind of folder does ---------------------------------------------------------------
 
@@ -226,6 +232,11 @@ class JobFolder(ABC):
         """Other shares of the work with a manifest in the folder."""
         return (self.with_share(share) for share in self.shares() if share != self.share)
 
+    def saved_batches(self) -> dict[str, int]:
+        """Names of files with work on shards of this share, with the shard."""
+        names = (name for name in self.shard_files() if name.endswith(_BATCHES))
+        return {name: int(name.partition("part-")[2].partition(".")[0]) for name in names}
+
     # --- writing ----------------------------------------------------------------------------------
 
     def write_manifest(self, content: dict[str, Any]) -> None:
@@ -262,8 +273,9 @@ class JobFolder(ABC):
 
     def tidy(self) -> None:
         """Remove files that a complete job does not need."""
-        letters = [name for name in self.shard_files() if name.endswith(".dead_letter.jsonl")]
-        self.delete([*self.journal_files(), *letters])
+        kinds = (".dead_letter.jsonl", _BATCHES)
+        others = [name for name in self.shard_files() if name.endswith(kinds)]
+        self.delete([*self.journal_files(), *others])
         self.delete_leftovers()
 
     def clean(self) -> list[str]:

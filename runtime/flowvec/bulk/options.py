@@ -17,6 +17,7 @@ from flowvec.bulk.shard_files import BULK_PRECISIONS, BulkPrecision, OutFormat, 
 from flowvec.encoder.options import Truncation
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
+from flowvec.texts.joining import text_fields
 from flowvec.texts.urls import is_url, name_of, shown
 from flowvec.texts.window import WINDOW, Fields
 
@@ -75,21 +76,21 @@ def expanded(path: Path) -> Path:
     return path if path.name not in ("", "..") else path.resolve()
 
 
-def checked_fields(text: str, key: str | None, keep: Sequence[str], max_text_bytes: int) -> Fields:
+def checked_fields(
+    text: str | Sequence[str], key: str | None, keep: Sequence[str], max_text_bytes: int
+) -> Fields:
     """The fields that are read.
 
     Raises:
         InputValueError: a field cannot be kept, or max_text_bytes is not positive.
     """
     whole_number("max_text_bytes", max_text_bytes)
-    if text_or_none("text_field", text) is None:
-        raise InputTypeError("text_field must be a text, not None")
     text_or_none("id_field", key)
     names = as_list("keep", keep)
     for name in names:
         if not isinstance(name, str):
             raise InputTypeError(f"keep must be names of fields, not {name!r}")
-    fields = Fields(text, key, tuple(dict.fromkeys(names)), max_text_bytes)
+    fields = Fields(text_fields(text), key, tuple(dict.fromkeys(names)), max_text_bytes)
     check_names(fields)
     return fields
 

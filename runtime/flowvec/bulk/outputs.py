@@ -24,6 +24,7 @@ from flowvec.bulk.records import (
     differences_of_shares,
     records_of,
 )
+from flowvec.bulk.saved_batches import SavedBatches
 from flowvec.bulk.shard_files import OutFormat, ShardFile, ShardSettings, ShardWriter, Written
 from flowvec.compat import override
 from flowvec.errors import BulkError
@@ -135,6 +136,13 @@ class Target(ABC):
         self.acknowledge(record)
         self.finished.append(record)
 
+    def saved_batches(self) -> SavedBatches | None:
+        """What earlier runs computed for shards of this run, and where it keeps its own work.
+
+        None if nothing can be kept.
+        """
+        return None
+
     def write_texts(self, shard: int, content: bytes) -> str:
         """Write the texts file of a shard; return its SHA-256."""
         write_whole(self.path / texts_name(self.file_name(shard)), content)
@@ -238,14 +246,21 @@ class _ShardsTarget(Target):
 class OneShardTarget(_ShardsTarget):
     """One shard of a job whose journal another process writes."""
 
-    def __init__(self, folder: JobFolder, out_format: OutFormat, shard: int) -> None:
-        """Name the shard."""
+    def __init__(
+        self, folder: JobFolder, out_format: OutFormat, shard: int, saved: Sequence[str] = ()
+    ) -> None:
+        """Name the shard, and the files with earlier work on it."""
         super().__init__(folder, out_format)
         self._shard = shard
+        self._saved = saved
 
     @override
     def spans(self) -> Iterator[tuple[int, int | None]]:
         yield self._shard, self._shard + 1
+
+    @override
+    def saved_batches(self) -> SavedBatches:
+        return SavedBatches(self._folder, [self._shard], dict.fromkeys(self._saved, self._shard))
 
 
 class FolderTarget(_ShardsTarget):
@@ -361,16 +376,30 @@ class FolderTarget(_ShardsTarget):
         if first is not None:
             yield first, end
 
+    @override
+    def saved_batches(self) -> SavedBatches | None:
+        missing = self.missing()
+        if not missing:
+            return None
+        saved = self._folder.saved_batches()
+        if gone := [name for name, shard in saved.items() if shard not in set(missing)]:
+            self._folder.delete(gone)
+        return SavedBatches(
+            self._folder, missing, {n: shard for n, shard in saved.items() if n not in gone}
+        )
+
     @property
     def folder(self) -> JobFolder:
         """The job's folder."""
         return self._folder
 
-    def take_over(self, record: ShardRecord) -> None:
-        """Record a shard that another process has written."""
+    def take_over(self, record: ShardRecord, saved: Sequence[str] = ()) -> None:
+        """Record a shard that another process has written, and delete its work on it."""
         assert self._journal is not None
         self._journal.note(record)
         self.finished.append(record)
+        if saved:
+            self._folder.delete(saved)
 
     @override
     def acknowledge(self, record: ShardRecord) -> None:

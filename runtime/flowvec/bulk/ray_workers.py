@@ -198,11 +198,13 @@ class _RayJob:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A shard, with its own files and its own repeated rows alone."""
+    """A shard, with its own files and its own repeated rows alone, and names of files with earlier
+    work on it."""
 
     shard: int
     survey: Survey
     repeats: Repeats | None
+    saved: tuple[str, ...]
 
 
 class _ShardEncoder:
@@ -237,7 +239,7 @@ class _ShardEncoder:
                 with self._encoding:  # another shard may be uploaded meanwhile
                     result = run_shard(
                         self._encoder, task.survey, job.options, job.columns, folder, task.shard,
-                        strict=job.strict, repeats=task.repeats,
+                        strict=job.strict, repeats=task.repeats, saved=task.saved,
                     )  # fmt: skip
                 deliver(result.record)
         except FlowvecError as error:
@@ -284,9 +286,14 @@ class _Workers:
         self._running[actor.ready.remote()] = actor, None
 
     def results(
-        self, shards: list[int], task_of: Callable[[int], _Task]
+        self, shards: list[int], task_of: Callable[[int, bool], _Task]
     ) -> Generator[ShardResult, None, None]:
-        """Do shards; yield their results in the order in which they finish."""
+        """Do shards; yield their results in the order in which they finish.
+
+        Args:
+            shards: their numbers.
+            task_of: the task for a shard, and whether a worker that had it died.
+        """
         waiting = deque(shards)
         left = len(shards)
         while left:
@@ -298,13 +305,14 @@ class _Workers:
             waiting.extendleft(sorted(self._lost, reverse=True))
             self._lost.clear()
 
-    def _hand_out(self, waiting: deque[int], task_of: Callable[[int], _Task]) -> None:
+    def _hand_out(self, waiting: deque[int], task_of: Callable[[int, bool], _Task]) -> None:
         for most in range(_AHEAD):  # every worker gets one before any gets two
             for actor, has in self._shards.items():
                 if waiting and len(has) <= most:
                     shard = waiting.popleft()
                     has.add(shard)
-                    self._running[actor.encode.remote(task_of(shard))] = actor, shard
+                    task = task_of(shard, self._deaths[shard] > 0)
+                    self._running[actor.encode.remote(task)] = actor, shard
 
     def _taken(self, reference: Any) -> ShardResult | None:
         """The result of a task that has ended; None if it is not that of a shard."""
@@ -408,13 +416,19 @@ def shards_on_ray(
         num_cpus=cpus_of(ray, workers, count), num_gpus=workers.gpus or None, max_concurrency=_AHEAD
     )
 
-    def task_of(shard: int) -> _Task:
+    saved = folder.saved_batches()
+
+    def task_of(shard: int, is_again: bool) -> _Task:
+        nonlocal saved
+        if is_again:
+            saved = folder.saved_batches()
         first, size = shard * options.rows_per_shard, options.rows_per_shard
         span = survey.span_of(shard)
         mine = None if repeats is None else repeats.part_of(first, first + size, span)
         part = survey.part_of(shard)
         sources = (replace(one, absolute=from_anywhere(one.path)) for one in part.sources)
-        return _Task(shard, replace(part, sources=tuple(sources)), mine)
+        its = tuple(name for name, number in saved.items() if number == shard)
+        return _Task(shard, replace(part, sources=tuple(sources)), mine, its)
 
     pool = _Workers(ray, lambda: actors.remote(job), count)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,6 +19,7 @@ __all__ = [
     "dead_letter_lines",
     "differences",
     "differences_of_shares",
+    "job_digest",
     "journal_line",
     "journal_records",
     "manifest_bytes",
@@ -152,6 +154,12 @@ def comparable(manifest: dict[str, Any]) -> dict[str, Any]:
         raise BulkError("a manifest of the job does not name its inputs") from None
     described = {key: value for key, value in manifest.items() if key != "shards"}
     return {**described, "inputs": inputs, "order": list(inputs)}
+
+
+def job_digest(manifest: Mapping[str, Any]) -> bytes:
+    """What tells a job apart from others: 64 hexadecimal digits."""
+    described = json.dumps(comparable(dict(manifest)), sort_keys=True)
+    return hashlib.sha256(described.encode()).hexdigest().encode()
 
 
 def records_of(shards: Any, manifest: str) -> list[ShardRecord]:

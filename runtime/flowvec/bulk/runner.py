@@ -25,6 +25,7 @@ from flowvec.bulk.outputs import OneShardTarget, ShardCounts, Target, naming_out
 from flowvec.bulk.prefetch import run_ahead
 from flowvec.bulk.records import ShardRecord
 from flowvec.bulk.repeats import Repeats, SeenIds
+from flowvec.bulk.saved_batches import SavedBatches
 from flowvec.bulk.shard_files import ShardSettings, ShardWriter
 from flowvec.bulk.windows import read_windows
 from flowvec.compat import override
@@ -72,7 +73,7 @@ class BulkProgress:
         tokens: tokens encoded in this run.
         padded: tokens computed in this run, padding included.
         seconds: seconds since this run started to encode.
-        before: rows that earlier runs had done.
+        before: rows that earlier runs had done, those of unfinished shards included.
     """
 
     rows: int
@@ -133,10 +134,12 @@ class _Halt(threading.Event):
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """A finished shard: its record, and the counts of the run that wrote it."""
+    """A finished shard: its record, the counts of the run that wrote it, and names of files that
+    are not needed any more."""
 
     record: ShardRecord
     tally: RunTally
+    saved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +150,13 @@ class RunResult:
         tally: its counts.
         seconds: its duration.
         is_complete: whether the job is complete; False if it was stopped.
+        kept: texts of unfinished shards whose vectors the next run need not compute.
     """
 
     tally: RunTally
     seconds: float
     is_complete: bool
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +215,7 @@ class Work:
         self._is_all_read = False
         self._halt = _Halt(None)
         self._rows_read = 0
+        self._saved: SavedBatches | None = None
         info = encoder.info()
         self._settings = ShardSettings(
             options.out_format,
@@ -232,7 +238,7 @@ class Work:
         strict: bool,
         on_progress: Callable[[BulkProgress], object] | None,
     ) -> RunResult:
-        """Encode the missing shards. Once `stop` is set, drop the current shard and end."""
+        """Encode the missing shards. Once `stop` is set, leave the current shard and end."""
         self._strict, self._on_progress = strict, on_progress
         self._halt = halt = _Halt(stop)
         waiting: deque[tuple[Window, _TextIndex]] = deque()
@@ -254,11 +260,15 @@ class Work:
         self._started = time.perf_counter()
         with ExitStack() as stack:
             stack.callback(self._abandon)
+            self._saved = self._target.saved_batches()
+            if self._saved is not None:
+                stack.callback(self._saved.close)
+            job = replace(self._job, outputs=self._saved)
             writer = stack.enter_context(ThreadPoolExecutor(1, "flowvec-write"))
             ahead = run_ahead(self._windows(), _READ_AHEAD, halt)
             stack.callback(ahead.close)
             encoding = stack.enter_context(
-                closing(self._encoder.windows(window_texts(), self._job, halt))
+                closing(self._encoder.windows(window_texts(), job, halt))
             )
             for encoded in encoding:
                 written.append(writer.submit(self._take, *waiting.popleft(), encoded))
@@ -270,7 +280,14 @@ class Work:
                 self._finish()
         if self._known is not None:
             self.tally.repeated, self.tally.carried = self._known.repeated, self._known.carried
-        return RunResult(self.tally, time.perf_counter() - self._started, self._is_complete)
+        kept = 0 if self._saved is None or self._is_complete else self._saved.texts
+        return RunResult(self.tally, time.perf_counter() - self._started, self._is_complete, kept)
+
+    @property
+    def saved_files(self) -> tuple[str, ...]:
+        """Names of files with work on shards that are finished."""
+        files = {} if self._saved is None else self._saved.files
+        return tuple(name for names in files.values() for name in names)
 
     def _windows(self) -> Iterator[Window]:
         for window in windows_of(
@@ -290,6 +307,8 @@ class Work:
             if self._survey.rows is not None:
                 raise BulkError("an input has changed since its rows were counted")
             self._end_shard(self._last_shard)
+        if self._saved is not None:
+            self._saved.close()
         end_run(
             self._target, self._survey, self._options, rows_read=self._rows_read, stop=self._halt
         )
@@ -355,7 +374,7 @@ class Work:
                     tally.tokens,
                     tally.padded,
                     time.perf_counter() - self._started,
-                    before,
+                    before + tally.reused,
                 )
             )
 
@@ -369,6 +388,8 @@ class Work:
             written = replace(written, texts_sha256=texts)
         self._shard = None
         self._target.commit(number, self._counts, written)
+        if self._saved is not None:
+            self._saved.end_shard(number)
 
     def _resolve(
         self, index: _TextIndex, encoded: Encoded
@@ -509,16 +530,18 @@ def run_shard(
     *,
     strict: bool = False,
     repeats: Repeats | None = None,
+    saved: Sequence[str] = (),
 ) -> ShardResult:
-    """Encode one shard of a job whose journal another process writes.
+    """Encode one shard of a job whose journal another process writes; `saved` names files with
+    earlier work on it.
 
     Raises:
         BulkError: an input has changed, or with `strict` a row cannot be embedded.
     """
-    target = OneShardTarget(folder, options.out_format, shard)
+    target = OneShardTarget(folder, options.out_format, shard, saved)
     with naming_output(folder.out), closing(target):
         work = Work(encoder, job_of(encoder, options), survey, options, columns, target, repeats)
         work.run(None, strict=strict, on_progress=None)
     trim_memory()  # each shard has used new threads, see `trim_memory`
     (record,) = target.finished
-    return ShardResult(record, work.tally)
+    return ShardResult(record, work.tally, work.saved_files)

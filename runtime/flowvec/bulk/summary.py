@@ -53,6 +53,8 @@ class BulkSummary:
         padding: share of padding in the tokens computed in this run, 0 to 1.
         survey_seconds: seconds to count and hash the inputs.
         seconds: seconds to read, encode and write, in this run.
+        kept: of a job that was stopped, texts of the unfinished shard whose vectors are kept for
+            the next run.
         provider: the provider that ran the model.
         compute: its compute type.
     """
@@ -84,6 +86,7 @@ class BulkSummary:
     padding: float
     survey_seconds: float
     seconds: float
+    kept: int
     provider: str
     compute: str
 
@@ -140,6 +143,7 @@ def summarize(
         padding=tally.padding,
         survey_seconds=surveyed,
         seconds=done.seconds,
+        kept=done.kept,
         provider=info.provider,
         compute=info.compute,
     )

@@ -81,7 +81,25 @@ def first_columns(sources: Sequence[Source], fields: Fields, rows_per_shard: int
         return None
     if fields.named:
         _check_same_types(sources, fields)
+    if len(fields.texts) > 1:
+        _check_text_fields(sources, fields)
     return next(read_windows(sources, fields, rows_per_shard=rows_per_shard), Window(0)).columns
+
+
+def _check_text_fields(sources: Sequence[Source], fields: Fields) -> None:
+    """Check that each field of a joined text is in the first rows of some file."""
+    absent = list(fields.texts)
+    for index, source in enumerate(sources):
+        with ExitStack() as stack:
+            reader = open_reader(source, fields, stack, Start(index, 0, 0))
+            found = reader.texts_in(reader.take(WINDOW)[1])
+        absent = [name for name in absent if name not in found]
+        if not absent:
+            return
+    if len(absent) < len(fields.texts):  # else the first file is named, with its fields
+        raise InputValueError(
+            f"no input has a field {absent[0]!r} in its first rows; is it misspelt?"
+        )
 
 
 def _check_same_types(sources: Sequence[Source], fields: Fields) -> None:

@@ -166,9 +166,9 @@ def encode(
     """Embed the texts of files, in input order, at constant memory.
 
     A folder of shards can be resumed: the same command continues a job that was stopped or killed.
-    Ctrl-C drops the current shard and stops; a second Ctrl-C ends the process at once. Rows that
-    cannot be embedded go to _dead_letter.jsonl. The exit code is 3 if there are more of them than
-    --max-dead.
+    Ctrl-C stops, and the next run continues within the current shard, if that took long; a second
+    Ctrl-C ends the process at once. Rows that cannot be embedded go to _dead_letter.jsonl. The exit
+    code is 3 if there are more of them than --max-dead.
     """
     if (out is None) == (into is None) and not dry_run:
         raise InputValueError("give either --out or --into")
@@ -232,7 +232,9 @@ def encode(
         if Path(summary.out).suffix in (".npy", ".parquet"):
             what = "nothing was written; the same command starts again"
         else:
-            command, what = command.replace(" --restart", ""), "this continues the job"
+            kept = f"{counted(summary.kept, 'text')} of the current shard are kept, and "
+            command = command.replace(" --restart", "")
+            what = f"{kept if summary.kept else ''}this continues the job"
         typer.echo(f"stopped; {what}:\n{command}", err=True)
         raise typer.Exit(128 + stop.number)
     if stop.event.is_set():

@@ -54,7 +54,13 @@ IdField = Annotated[
     str | None,
     typer.Option(help="Field that holds the id; without it rows are numbered from 0."),
 ]
-TextField = Annotated[str, typer.Option(help="Field of jsonl or csv that holds the text.")]
+TextField = Annotated[
+    str,
+    typer.Option(
+        help="Field of jsonl, csv or Parquet that holds the text; or several, joined by commas: "
+        "title,text."
+    ),
+]
 Format = Annotated[
     str | None,
     typer.Option("--format", help="txt, jsonl or csv; by default the file's extension decides."),

@@ -10,7 +10,7 @@ from flowvec.cli.options import MODEL_HELP, Compute, Format, Json, Provider, Tex
 from flowvec.cli.search import shorten
 from flowvec.collection.mining import most_similar_pairs
 from flowvec.encoder.encoder import Encoder
-from flowvec.texts.inputs import read_rows
+from flowvec.texts.inputs import naming_rows, read_rows
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -38,7 +38,8 @@ def pairs(
     rows = read_rows(source, text_field=text_field, file_format=file_format, skip_blank=True)
     kept = list(rows)
     texts, numbers = [row.text for row in kept], [row.number for row in kept]
-    with Encoder.load(model, provider=provider, compute=cast(Any, compute)) as encoder:
+    loaded = Encoder.load(model, provider=provider, compute=cast(Any, compute))
+    with loaded as encoder, naming_rows(source, kept):
         found_pairs = most_similar_pairs(texts, encoder=encoder, top_k=k, threshold=threshold)
     if as_json:
         print_json(

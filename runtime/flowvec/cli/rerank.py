@@ -11,7 +11,7 @@ from flowvec.cli.rerankers import load_reranker
 from flowvec.cli.search import shorten
 from flowvec.errors import InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
-from flowvec.texts.inputs import read_rows
+from flowvec.texts.inputs import naming_rows, read_rows
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -60,7 +60,7 @@ def rerank(
         if len(rows) > _MOST_ROWS:
             raise InputValueError(f"{texts} holds more than {_MOST_ROWS:,} texts")
     documents = [row.text for row in rows]
-    with load_reranker(bundle, provider, compute, revision) as reranker:
+    with load_reranker(bundle, provider, compute, revision) as reranker, naming_rows(texts, rows):
         if isinstance(reranker, MultiVectorEncoder):
             if label is not None or truncation is not None:
                 raise InputValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,6 +31,7 @@ from flowvec.collection.model import (
 )
 from flowvec.collection.parquet import read_parquet, write_parquet
 from flowvec.collection.query import Searcher
+from flowvec.collection.refused_rows import naming_row
 from flowvec.collection.results import Added
 from flowvec.collection.search_methods import SearchMethods
 from flowvec.collection.store.absence import check_not_url
@@ -51,10 +53,7 @@ from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.loaded_model import wants_bar
 from flowvec.encoder.pipeline import windows_of
-from flowvec.errors import (
-    CollectionError,
-    InputValueError,
-)
+from flowvec.errors import CollectionError, InputTypeError, InputValueError
 from flowvec.progress import bar, hidden, say
 from flowvec.sequences import as_list
 from flowvec.sparse.checking import checked_sparse, chosen_rows
@@ -329,8 +328,10 @@ class Collection(SearchMethods, FieldMethods):
         """
         encoder = self._need_encoder()
         with hidden(show_progress_bar is False):
-            embed = partial(_embedded, encoder, show_progress_bar=show_progress_bar)
-            return self._add(ids, texts, metadata, encoder, embed)
+            return self._add(
+                ids, texts, metadata, encoder, partial(_embedded, encoder, show_progress_bar),
+                partial(self._embedded_sparse, show_progress_bar=show_progress_bar),
+            )  # fmt: skip
 
     def _add(
         self,
@@ -375,10 +376,14 @@ class Collection(SearchMethods, FieldMethods):
         )
         return Added(len(kept), replaced, truncated)
 
-    def _embedded_sparse(self, texts: list[str]) -> SparseAndModel:
+    def _embedded_sparse(
+        self, texts: list[str], *, show_progress_bar: bool | None = False
+    ) -> SparseAndModel:
         """Sparse vectors of documents by the own SparseEncoder; none without one."""
         encoder = self._sparse_encoder
-        return (None, None) if encoder is None else (encoder.encode_document(texts), encoder)
+        if encoder is None:
+            return None, None
+        return encoder.encode_document(texts, show_progress_bar=show_progress_bar), encoder
 
     @explaining(OF_ADD)
     def add_vectors(
@@ -569,8 +574,11 @@ class Collection(SearchMethods, FieldMethods):
         try:
             for rows in batches:
                 # Rows of earlier versions may hold lone surrogates, also in their metadata.
-                metadata = [without_surrogates(item) for item in rows.metadata]
-                collection.add_vectors(rows.ids, rows.vectors, rows.texts, metadata)
+                rows = replace(rows, metadata=list(map(without_surrogates, rows.metadata)))
+                try:
+                    collection.add_vectors(rows.ids, rows.vectors, rows.texts, rows.metadata)
+                except (InputTypeError, InputValueError) as error:
+                    raise naming_row(error, rows, vector_dtype) from None
                 collection._add_sparse_of(rows)
             with collection._access.writing(), collection._store.transaction():
                 collection._store.meta.write_settings(model.as_meta())
@@ -624,20 +632,20 @@ class Collection(SearchMethods, FieldMethods):
 
 
 def _embedded(
-    encoder: Encoder, texts: list[str], *, show_progress_bar: bool | None
+    encoder: Encoder, show_progress_bar: bool | None, texts: list[str]
 ) -> tuple[Floats, int]:
     """Vectors of documents, float32 (texts, dim), and how many of the texts were cut."""
     vectors = np.empty((len(texts), encoder.dim), np.float32)
     filled = truncated = 0
+    job = encoder.job(encoder.document_prompt)
     is_shown = wants_bar(show_progress_bar, len(texts))
     if not is_shown and len(texts) > WINDOW:
         say(f"embedding {len(texts):,} texts")
     with bar("embed", len(texts), "texts", shown=is_shown) as drawn:
-        for part in encoder.windows(windows_of(texts), encoder.job(encoder.document_prompt)):
+        for part in encoder.windows(windows_of(texts), job, done=drawn.update):
             vectors[filled : filled + len(part.vectors)] = part.vectors
             filled += len(part.vectors)
             truncated += len(part.truncated)
-            drawn.update(len(part.vectors))
     return vectors, truncated
 
 

@@ -13,7 +13,8 @@ import json
 import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,14 @@ from flowvec.arrow import imported_arrow
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.store.rows import Id, Item, Rows
 from flowvec.collection.store.values import scalar_of, storable
-from flowvec.errors import CollectionError, InputTypeError, InputValueError
+from flowvec.errors import CollectionError, FlowvecError, InputTypeError, InputValueError
 from flowvec.files import lfs_advice, staged_file
 from flowvec.sequences import as_list
 from flowvec.sparse.checking import checked_sparse
 from flowvec.sparse.vectors import SparseVectors
-from flowvec.texts.compression import is_hidden
+from flowvec.spelled import kind_of
+from flowvec.texts.compression import is_hidden, without_links
+from flowvec.texts.lines import json_reason
 
 __all__ = [
     "ParquetRows",
@@ -201,13 +204,15 @@ def _files_and_manifest(path: Path) -> tuple[list[Path], dict[str, str]]:
     """The Parquet files of a path, by name, and the model that the manifest beside them names."""
     if path.is_dir():
         files = sorted(path.glob("*.parquet"))
-        files = [file for file in files if not is_hidden((file.name,))]
+        files = [
+            Path(one) for one in without_links([str(f) for f in files if not is_hidden((f.name,))])
+        ]
         if not files:
             raise InputValueError(f"{path} has no Parquet files")
         return files, _of_job(path)
     if not path.exists() and glob.has_magic(str(path)):
         names = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - absolute ones, too
-        files = [Path(name) for name in names if Path(name).is_file()]
+        files = [Path(one) for one in without_links([n for n in names if Path(n).is_file()])]
         if not files:
             raise InputValueError(f"{path} does not match any file")
         return files, {}
@@ -307,62 +312,103 @@ def _first_length(file: Any, path: Path) -> int:
 
 def _batches(pa: Any, file: Any, path: Path, dim: int, about: Mapping[str, str]) -> Iterator[Rows]:
     first = 0
-    as_json = set(json.loads(about.get("json_columns", "[]")))
-    sparse_dim = int(about.get("sparse_dim", 0))
+    take = partial(
+        _rows_of, dim, set(json.loads(about.get("json_columns", "[]"))),
+        int(about.get("sparse_dim", 0)),
+    )  # fmt: skip
     try:
         for batch in file.iter_batches(batch_size=_ROWS):
-            arrays = ("vector", *(_SPARSE if sparse_dim else ()))
-            columns = {name: batch.column(name).to_pylist() for name in batch.schema.names
-                       if name not in arrays}  # fmt: skip
-            column = batch.column("vector")
-            flat = np.asarray(column.flatten().to_numpy(zero_copy_only=False), dtype=np.float32)
-            lengths = pa.compute.unique(pa.compute.list_value_length(column)).to_pylist()
-            if column.null_count or lengths != [dim]:
-                raise InputValueError(f"{path}: rows from {first} on have no {dim} numbers each")
-            none = [None] * len(batch)
-            ids = _ids(columns.pop("id"), columns.pop("id_is_int", none), path, first)
-            texts = columns.pop("text", none)
-            sparse = None
-            if sparse_dim and set(_SPARSE) & set(batch.schema.names):
-                sparse = _sparse(batch, sparse_dim, f"{path}: rows from {first} on")
-            yield Rows(
-                ids,
-                flat.reshape(len(batch), dim),
-                texts,
-                _metadata(columns.pop("metadata", none), columns, as_json, (path, first)),
-                sparse,
-            )
+            try:
+                rows = take(batch)
+            except _UNREADABLE as error:
+                raise _naming_row(error, batch, take, path, first) from None
+            yield replace(rows, place_of=partial(_place, path, first))
             first += len(batch)
-    except (OSError, pa.ArrowException, TypeError, ValueError, KeyError) as error:
-        if isinstance(error, InputTypeError | InputValueError):
-            raise
+    except (OSError, pa.ArrowException) as error:
         raise InputValueError(f"{path}: rows from {first} on cannot be read: {error}") from None
 
 
-def _sparse(batch: Any, dim: int, where: str) -> list[SparseVectors | None]:
+def _place(path: Path, first: int, row: int) -> str:
+    return f"{path}, row {first + row}"
+
+
+# What values that cannot be read raise, flowvec's errors included.
+_UNREADABLE = (ArithmeticError, TypeError, ValueError, KeyError, RecursionError)
+
+
+def _naming_row(
+    error: Exception, batch: Any, take: Callable[[Any], Rows], path: Path, first: int
+) -> FlowvecError:
+    """The error of a batch, with the first row that cannot be read."""
+    for place in range(len(batch)):
+        try:
+            take(batch.slice(place, 1))
+        except _UNREADABLE as reason:
+            kind = InputTypeError if isinstance(reason, InputTypeError) else InputValueError
+            what = str(reason).replace("row 0 of the sparse vectors", "its sparse vector")
+            return kind(f"{_place(path, first, place)}: {what}")
+    return InputValueError(f"{path}: rows from {first} on cannot be read: {error}")
+
+
+def _rows_of(dim: int, as_json: Container[str], sparse_dim: int, batch: Any) -> Rows:
+    """The rows of a batch.
+
+    Raises:
+        InputTypeError, InputValueError, or one of `_UNREADABLE`: a row is not valid. The message
+        does not name it.
+    """
+    pa = imported_arrow()
+    arrays = ("vector", *(_SPARSE if sparse_dim else ()))
+    columns = {name: _values_of(batch, name) for name in batch.schema.names if name not in arrays}
+    column = batch.column("vector")
+    try:
+        with np.errstate(over="ignore"):  # an infinity is reported with its row
+            flat = np.asarray(column.flatten().to_numpy(zero_copy_only=False), dtype=np.float32)
+    except (TypeError, ValueError):
+        raise InputTypeError("its vector does not hold numbers") from None
+    lengths = pa.compute.unique(pa.compute.list_value_length(column)).to_pylist()
+    if column.null_count or lengths not in ([dim], []):
+        raise InputValueError(f"its vector does not have {dim} numbers")
+    none = [None] * len(batch)
+    ids = _ids(columns.pop("id"), columns.pop("id_is_int", none))
+    texts = columns.pop("text", none)
+    for text in texts:
+        if not isinstance(text, str | None):
+            raise InputTypeError(f"its text is {kind_of(text).json}, not a text")
+    sparse = None
+    if sparse_dim and set(_SPARSE) & set(batch.schema.names):
+        sparse = _sparse(batch, sparse_dim)
+    metadata = _metadata(columns.pop("metadata", none), columns, as_json)
+    return Rows(ids, flat.reshape(len(batch), dim), texts, metadata, sparse)
+
+
+def _values_of(batch: Any, name: str) -> list[Any]:
+    try:
+        values: list[Any] = batch.column(name).to_pylist()
+    except (ArithmeticError, ValueError) as error:
+        raise InputValueError(f"{name} cannot be read: {error}") from None
+    return values
+
+
+def _sparse(batch: Any, dim: int) -> list[SparseVectors | None]:
     """Sparse vectors of a batch's rows; None where both columns are null."""
     pa = imported_arrow()
     terms, weights = (batch.column(name) for name in _SPARSE)
     lengths, others = (pa.compute.list_value_length(column) for column in (terms, weights))
     if not lengths.equals(others):
-        raise InputValueError(f"{where} have sparse vectors without a weight for each index")
+        raise InputValueError("its sparse vector does not have a weight for each index")
     indptr = np.zeros(len(batch) + 1, np.int64)
     np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), out=indptr[1:])
     indices, values = (
         column.flatten().to_numpy(zero_copy_only=False) for column in (terms, weights)
     )
-    vectors = checked_sparse(
-        f"sparse vectors of {where}", SparseVectors(indptr, indices, values, dim)
-    )
+    vectors = checked_sparse("the sparse vectors", SparseVectors(indptr, indices, values, dim))
     is_there = terms.is_valid().to_pylist()
     return [vectors[row] if there else None for row, there in enumerate(is_there)]
 
 
 def _metadata(
-    written: list[Any],
-    columns: Mapping[str, list[Any]],
-    as_json: Container[str],
-    origin: tuple[Path, int],
+    written: list[Any], columns: Mapping[str, list[Any]], as_json: Container[str]
 ) -> list[Any]:
     """Each row's metadata: a JSON object, and further columns.
 
@@ -370,29 +416,42 @@ def _metadata(
         written: values of the column `metadata`.
         columns: values of further columns.
         as_json: names of those that hold JSON.
-        origin: the file, and the number of the first row.
 
     Raises:
         InputTypeError: a value cannot be metadata.
+        ValueError: one is not JSON.
     """
-    parsed = [json.loads(item) if isinstance(item, str) else item for item in written]
+    parsed = [_object_of(item) for item in written]
     if not columns:
         return parsed
-    path, first = origin
-    plain: dict[str, list[Any]] = {}
-    for name, values in columns.items():
-        try:
-            plain[name] = column = []
-            for value in values:
-                is_json = name in as_json and value is not None
-                column.append(json.loads(value) if is_json else json_value(value))
-        except InputTypeError as error:
-            row = first + len(plain[name])
-            raise InputTypeError(f"{path}, row {row}: {name} {error}") from None
+    plain = {
+        name: [_value_of(value, name, is_json=name in as_json) for value in values]
+        for name, values in columns.items()
+    }
     return [
         {**(before or {}), **{name: values[i] for name, values in plain.items()}}
         for i, before in enumerate(parsed)
     ]
+
+
+def _object_of(item: Any) -> Any:
+    """The object of a cell of the column `metadata`, which is JSON or a struct."""
+    try:
+        item = json.loads(item) if isinstance(item, str) else item
+    except (ValueError, RecursionError) as error:
+        raise InputValueError(f"its metadata is not JSON: {json_reason(error)}") from None
+    if item is not None and not isinstance(item, dict):
+        raise InputTypeError(f"its metadata is {kind_of(item).json}, not an object")
+    return item
+
+
+def _value_of(value: Any, name: str, *, is_json: bool) -> Any:
+    try:
+        return json.loads(value) if is_json and value is not None else json_value(value)
+    except InputTypeError as error:
+        raise InputTypeError(f"{name} {error}") from None
+    except ValueError as error:
+        raise InputValueError(f"{name} cannot be read: {error}") from None
 
 
 def json_value(value: Any) -> Any:
@@ -416,12 +475,15 @@ def _shown(value: Any) -> Any:
         return str(value)
 
 
-def _ids(ids: list[Any], are_ints: list[bool | None], path: Path, first: int) -> list[Id]:
+def _ids(ids: list[Any], are_ints: list[bool | None]) -> list[Id]:
     checked: list[Id] = []
-    for place, (item, is_int) in enumerate(zip(ids, are_ints, strict=True), first):
+    for item, is_int in zip(ids, are_ints, strict=True):
         if is_int and isinstance(item, str):
-            item = int(item)
+            try:
+                item = int(item)
+            except ValueError:
+                raise InputValueError(f"its id {item:.40} is not a whole number") from None
         if isinstance(item, bool) or not isinstance(item, str | int):
-            raise InputValueError(f"{path}: row {place} has no id: {item!r}")
+            raise InputValueError(f"its id is {item!r}, and an id is a text or a whole number")
         checked.append(item)
     return checked

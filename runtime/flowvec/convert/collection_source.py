@@ -17,7 +17,6 @@ from flowvec.collection.store.rows import Item
 from flowvec.collection.store.store import FILE, Store
 from flowvec.compat import override
 from flowvec.convert.source import Source, SourceInfo, block_rows, vector_field
-from flowvec.errors import ConvertError
 from flowvec.sparse.vectors import SparseVectors
 from flowvec.vectors import Metric
 
@@ -42,7 +41,6 @@ class CollectionSource(Source):
 
         Raises:
             CollectionError: it cannot be opened.
-            ConvertError: it has no rows.
         """
         pa = imported_arrow()
         folder = absolute_path(Path(path))
@@ -54,9 +52,7 @@ class CollectionSource(Source):
             database = self._store.database
             with database.translated():
                 rows, numbers, large = database.connection.execute(_KINDS).fetchone()
-            if not rows:
-                raise ConvertError(f"{folder} holds no vectors")
-            self._is_number = rows == numbers and not large
+            self._is_number = bool(rows) and rows == numbers and not large
             self._is_mixed = bool(numbers) and not self._is_number
         except BaseException:
             self.close()

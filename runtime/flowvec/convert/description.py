@@ -21,7 +21,7 @@ def describe(folder: Path, content: Mapping[str, Any]) -> None:
 
 def is_ours(folder: Path) -> bool:
     """Whether `flowvec convert` has written a folder; a Lance dataset also counts."""
-    if (folder / "_versions").is_dir() and (folder / "data").is_dir():
+    if any((folder / "_versions").glob("*.manifest")):  # without rows there is no `data`
         return True
     try:
         return is_description((folder / NAME).read_bytes())

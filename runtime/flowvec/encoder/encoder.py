@@ -317,6 +317,8 @@ class Encoder(TextModel):
         parts: Iterable[Sequence[str]],
         job: EncodeJob,
         stop: threading.Event | None = None,
+        *,
+        done: Callable[[int], object] | None = None,
     ) -> Generator[Encoded, None, None]:
         """Encode one window of texts after another, at constant memory.
 
@@ -327,12 +329,13 @@ class Encoder(TextModel):
             parts: windows of texts.
             job: options, as `job` returns them.
             stop: set it to end the windows as soon as the running batches are done.
+            done: called with the number of texts after each batch.
 
         Raises:
             InputTypeError: an item is not a str; earlier windows have been yielded.
             InputValueError, NonFiniteError: the job refuses a text.
         """
-        return self._pipeline.windows(_checked_windows(parts), job, self._report, stop=stop)
+        return self._pipeline.windows(_checked_windows(parts), job, self._report, done, stop)
 
     @explaining(FOREIGN)
     def job(

@@ -22,6 +22,7 @@ __all__ = [
     "Encoded",
     "Finish",
     "Job",
+    "Outputs",
     "Rows",
     "Tally",
     "no_row",
@@ -71,6 +72,7 @@ class Tally:
 
     Attributes:
         texts: texts encoded.
+        reused: texts whose batch an earlier run had computed; they are not in `texts`.
         tokens: tokens encoded, including special tokens.
         padded: tokens computed, including padding.
         truncated: texts truncated at max_length.
@@ -88,6 +90,7 @@ class Tally:
     batches: int = 0
     tokenize_seconds: float = 0.0
     session_seconds: float = 0.0
+    reused: int = 0
 
     @property
     def padding(self) -> float:
@@ -96,7 +99,8 @@ class Tally:
 
     def add(self, encoded: Encoded) -> None:
         """Count a window."""
-        self.texts += len(encoded.vectors)
+        self.texts += len(encoded.vectors) - encoded.reused
+        self.reused += encoded.reused
         self.tokens += encoded.tokens
         self.padded += encoded.padded
         self.truncated += len(encoded.truncated)
@@ -122,6 +126,16 @@ class Finish(Protocol):
 
     def __call__(self, output: npt.NDArray[np.float32], /) -> npt.NDArray[Any]:
         """The results of a call, from the graph's output, float32 (items, dim)."""
+
+
+class Outputs(Protocol):
+    """What the model gave for batches, kept by who runs the job."""
+
+    def get(self, feeds: Sequence[npt.NDArray[np.int64]], /) -> Floats | None:
+        """The graph's output for these inputs, float32 (batch, dim); None if it is not kept."""
+
+    def put(self, feeds: Sequence[npt.NDArray[np.int64]], output: Floats, /) -> None:
+        """Take the graph's output for these inputs."""
 
 
 class Rows(Protocol):
@@ -245,6 +259,7 @@ class EncodeJob:
         shared_out: use a smaller batch if that keeps all streams busy; False for a caller who gave
             max_batch_tokens.
         most_tokens: most tokens of a text, if it is not the model's.
+        outputs: has outputs of batches that need not be computed again, and takes the others.
     """
 
     prompt: str
@@ -255,6 +270,7 @@ class EncodeJob:
     refuse_non_finite: bool = True
     refuse_empty: bool = False
     most_tokens: int | None = None
+    outputs: Outputs | None = None
 
     def tokenize(self, tokenizer: Tokenizer, items: Sequence[str]) -> Tokenized:
         """Token ids of texts, each with the prompt before it."""
@@ -281,8 +297,9 @@ class Encoded:
         replaced: indices of the texts in which lone surrogates became U+FFFD.
         non_finite: indices of the texts for which the model gave NaN or infinity.
         no_row: indices of the texts with a token for which the model's embedding table has no row.
-        tokens: tokens of all texts after truncation, special tokens included.
+        tokens: tokens of the texts after truncation, special tokens included, without `reused`.
         padded: tokens that were computed, padding included.
+        reused: texts whose batch was not computed, because the job has its output.
     """
 
     vectors: npt.NDArray[Any]
@@ -292,3 +309,4 @@ class Encoded:
     no_row: Sequence[int]
     tokens: int
     padded: int
+    reused: int = 0

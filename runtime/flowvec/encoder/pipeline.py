@@ -37,8 +37,10 @@ from flowvec.encoder.batching import (
 from flowvec.encoder.jobs import (
     DenseRows,
     Encoded,
+    EncodeJob,
     EncodeStatistics,
     Job,
+    Outputs,
     Rows,
     Tally,
     no_row,
@@ -248,6 +250,7 @@ class Pipeline:
         *,
         alone: bool,
         ahead: bool = False,
+        outputs: Outputs | None = None,
     ) -> _Running:
         """Submit batches to the streams.
 
@@ -258,27 +261,35 @@ class Pipeline:
             alone: as for `run`.
             ahead: whether another window is being computed, so that a single batch must not wait
                 for its caller's thread.
+            outputs: has those of some batches.
         """
         session, workers = self.ready()
         alone = alone and len(batches) == 1
         free_streams = self._free_streams
         pad_id = self._bundle.manifest.pad_id
+        reused: list[Batch] = []
 
         def compute(batch: Batch) -> float:
             feeds = pad(ids, batch, pad_id)
+            if outputs is not None and (known := outputs.get(feeds)) is not None:
+                rows.store(batch.rows, known)
+                reused.append(batch)
+                return 0.0
             with free_streams:
                 begun = time.perf_counter()
                 output = session.run(*feeds, alone=alone)
                 seconds = time.perf_counter() - begun
             rows.store(batch.rows, output)
+            if outputs is not None:
+                outputs.put(feeds, output)
             return seconds
 
         ahead = ahead and not self._is_on_cpu
         if (len(batches) == 1 and not ahead) or self._engine.in_flight == 1:
             # A single batch runs on its caller's thread; another thread would only cost time.
-            return _Running(batches, compute, None)
+            return _Running(batches, compute, None, reused)
         return _Running(
-            batches, compute, [_given(self._owner, workers, compute, b) for b in batches]
+            batches, compute, [_given(self._owner, workers, compute, b) for b in batches], reused
         )
 
     def windows(
@@ -376,7 +387,10 @@ class Pipeline:
             if job.shared_out:
                 budget = self._shared_out(tokens, budget)
             batches = self._plan(lengths, budget)
-        running = self._begin(ids, batches, rows, alone=True, ahead=ahead)
+        running = self._begin(
+            ids, batches, rows, alone=True, ahead=ahead,
+            outputs=job.outputs if isinstance(job, EncodeJob) else None,
+        )  # fmt: skip
         return _Window(tokenized, tokens, seconds, without_row, rows, running)
 
     def _prepare_next(
@@ -432,19 +446,21 @@ class Pipeline:
         non_finite = rows.non_finite()
         if non_finite and job.refuse_non_finite:
             refuse_non_finite(non_finite, tally.texts)
-        batches = window.running.batches
+        batches, reused = window.running.batches, window.running.reused
+        known = [row for batch in reused for row in batch.rows]
         encoded = Encoded(
             rows.results(),
             tokenized.truncated,
             tokenized.replaced,
             non_finite,
             list(window.without_row),
-            window.tokens,
-            padded_tokens(batches),
+            window.tokens - int(tokenized.token_ids.lengths[known].sum()),
+            padded_tokens(batches) - padded_tokens(reused),
+            len(known),
         )
         tally.add(encoded)
         tally.tokenize_seconds += window.tokenize_seconds
-        tally.batches += len(batches)
+        tally.batches += len(batches) - len(reused)
         return encoded
 
 
@@ -456,9 +472,14 @@ class _Running:
         batches: Sequence[Batch],
         compute: Callable[[Batch], float],
         futures: Sequence[Future[float]] | None,
+        reused: Sequence[Batch] = (),
     ) -> None:
-        """Without futures, the thread that waits for the batches computes them."""
+        """Without futures, the thread that waits for the batches computes them.
+
+        `reused` gets the batches whose output was there.
+        """
         self.batches = batches
+        self.reused = reused
         self._compute = compute
         self._futures = futures
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,6 +14,7 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.options import EncodeOptions
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.optional import require
+from flowvec.texts.joining import join_texts, text_fields
 
 require("flowvec.integrations.ray", "ray", "ray", "pyarrow")
 
@@ -35,7 +36,7 @@ class EmbedTexts:
         self,
         model: str | Path = "mini",
         *,
-        text: str = "text",
+        text: str | Sequence[str] = "text",
         vector: str = "vector",
         load_options: Mapping[str, Any] | None = None,
         **options: Unpack[EncodeOptions],
@@ -44,7 +45,7 @@ class EmbedTexts:
 
         Args:
             model: what `Encoder.load` takes. All machines must find it.
-            text: the column with the texts.
+            text: the column with the texts; or several, as `text_field` of `encode_files`.
             vector: the new column, (rows, dim) float32, or what `precision` says.
             load_options: options of `Encoder.load`.
             **options: those of `Encoder.encode`.
@@ -59,7 +60,8 @@ class EmbedTexts:
             if not context.get_assigned_resources().get("GPU"):
                 loading.setdefault("streams", cores)
         self._encoder = Encoder.load(model, **loading)
-        self._text = text
+        names = text_fields(text)
+        self._texts = (names,) if isinstance(names, str) else names
         self._vector = vector
         self._options = options
 
@@ -77,17 +79,32 @@ class EmbedTexts:
             raise InputTypeError(
                 f"a batch is a dict of arrays, not {type(batch).__name__}: leave out batch_format"
             )
-        if self._text not in batch or self._vector in batch:
-            problem = "no" if self._text not in batch else f"already {self._vector!r} beside"
+        absent = [name for name in self._texts if name not in batch]
+        if absent or self._vector in batch:
+            problem = "no" if absent else f"already {self._vector!r} beside"
+            named = repr((absent or self._texts)[0])
             raise InputValueError(
-                f"there is {problem} column {self._text!r}; the columns are {', '.join(batch)}"
+                f"there is {problem} column {named}; the columns are {', '.join(batch)}"
             )
-        texts = np.asarray(batch[self._text]).tolist()
-        for row, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise InputTypeError(
-                    f"row {row} of the batch has {text!r} in {self._text!r}, not a text: filter "
-                    "such rows before"
-                )
+        texts = [
+            self._text_of(row, parts)
+            for row, parts in enumerate(
+                zip(*(np.asarray(batch[name]).tolist() for name in self._texts), strict=True)
+            )
+        ]
         vectors = self._encoder.encode(texts, show_progress_bar=False, **self._options)
         return {**batch, self._vector: vectors}
+
+    def _text_of(self, row: int, parts: Sequence[Any]) -> str:
+        """The text of a row; of several columns, missing values are left out."""
+        named = list(zip(self._texts, parts, strict=True))
+        if len(named) > 1:  # NaN is unequal to itself
+            named = [one for one in named if one[1] is not None and one[1] == one[1]] or named
+        for name, part in named:
+            if not isinstance(part, str):
+                raise InputTypeError(
+                    f"row {row} of the batch has {part!r} in {name!r}, not a text: filter such "
+                    "rows before"
+                )
+        texts: list[str] = [part for _, part in named]
+        return texts[0] if len(self._texts) == 1 else join_texts(texts) or ""

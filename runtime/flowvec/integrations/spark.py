@@ -7,7 +7,7 @@ cores of its task (`spark.task.cpus`). A text that is null has a null vector.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.optional import require
+from flowvec.texts.joining import join_texts, text_fields
 
 require("flowvec.integrations.spark", "spark", "pyspark", "pandas", "pyarrow")
 
@@ -31,7 +32,7 @@ def with_vectors(
     frame: DataFrame,
     model: str | Path = "mini",
     *,
-    text: str = "text",
+    text: str | Sequence[str] = "text",
     vector: str = "vector",
     prompt_name: str | None = None,
     load_options: Mapping[str, Any] | None = None,
@@ -41,7 +42,7 @@ def with_vectors(
     Args:
         frame: any DataFrame with a column of texts.
         model: what `Encoder.load` takes. All machines must find it.
-        text: the column with the texts.
+        text: the column with the texts; or several, as `text_field` of `encode_files`.
         vector: the new column, `array<float>`, as `Encoder.encode` gives it.
         prompt_name: as for `Encoder.encode`.
         load_options: options of `Encoder.load`, whose values can be hashed.
@@ -51,15 +52,19 @@ def with_vectors(
         InputValueError: there is no column of texts, or there is one for the vectors.
     """
     embed = _embedder(model, prompt_name, load_options)
-    if text not in frame.columns or vector in frame.columns:
-        problem = "no" if text not in frame.columns else f"already {vector!r} beside"
+    checked = text_fields(text)
+    names = [checked] if isinstance(checked, str) else list(checked)
+    absent = [name for name in names if name not in frame.columns]
+    if absent or vector in frame.columns:
+        problem = "no" if absent else f"already {vector!r} beside"
         raise InputValueError(
-            f"there is {problem} column {text!r}; the columns are {', '.join(frame.columns)}"
+            f"there is {problem} column {(absent or names)[0]!r}; the columns are "
+            f"{', '.join(frame.columns)}"
         )
 
     def embedded(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for batch in batches:
-            yield batch.assign(**{vector: embed(batch[text])})
+            yield batch.assign(**{vector: embed(_joined(batch, names))})
 
     fields = [*frame.schema.fields, StructField(vector, ArrayType(FloatType(), False))]
     return frame.mapInPandas(embedded, StructType(fields))
@@ -91,6 +96,16 @@ def vectors_udf(
     vectors.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}
     made: Callable[..., Any] = pandas_udf(vectors, "array<float>")
     return made
+
+
+def _joined(batch: pd.DataFrame, names: list[str]) -> pd.Series:
+    """The texts of one column, or of several joined; null where all are."""
+    if len(names) == 1:
+        return batch[names[0]]
+    parts = [batch[name].astype(object).where(batch[name].notna(), None) for name in names]
+    return pd.Series(
+        [join_texts(row) for row in zip(*parts, strict=True)], index=batch.index, dtype=object
+    )
 
 
 def _embedder(

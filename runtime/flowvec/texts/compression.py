@@ -5,14 +5,23 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import IO, Any
 
 from flowvec.arrow import imported_arrow
 
-__all__ = ["DAMAGE", "TEXT_FORMATS", "decompressed", "format_of", "is_compressed", "is_hidden"]
+__all__ = [
+    "DAMAGE",
+    "TEXT_FORMATS",
+    "decompressed",
+    "format_of",
+    "is_compressed",
+    "is_hidden",
+    "without_links",
+]
 
 TEXT_FORMATS = ("txt", "jsonl", "csv")
 _EXTENSIONS = {
@@ -54,6 +63,16 @@ def is_compressed(path: str) -> bool:
 def is_hidden(parts: tuple[str, ...]) -> bool:
     """Whether a path below a folder is hidden: a name in it starts with . or _."""
     return any(part.startswith((".", "_")) for part in parts)
+
+
+def without_links(files: Sequence[str]) -> list[str]:
+    """Files without links to another of them; of several hard links to a file, the first stays."""
+    chosen: dict[tuple[int, int], str] = {}
+    for file in sorted(files, key=os.path.islink):  # the file itself comes before links to it
+        status = os.stat(file)  # noqa: PTH116 - a name that is not UTF-8, too
+        chosen.setdefault((status.st_dev, status.st_ino), file)
+    kept = set(chosen.values())
+    return [file for file in files if file in kept]
 
 
 def decompressed(path: str, file: IO[bytes]) -> IO[bytes]:

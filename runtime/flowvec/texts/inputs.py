@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
-from flowvec.errors import InputTypeError, InputValueError
+from flowvec.errors import InputTypeError, InputValueError, NonFiniteError
 from flowvec.files import BYTE_ORDER_MARK, lfs_advice
 from flowvec.texts.compression import DAMAGE, TEXT_FORMATS, decompressed, format_of
-from flowvec.texts.lines import BadRecord, csv_records, lines_of
+from flowvec.texts.encodings import OtherEncodingError, Utf8File
+from flowvec.texts.joining import join_texts, text_fields
+from flowvec.texts.lines import BadRecord, csv_records, json_reason, lines_of
 
-__all__ = ["Row", "read_rows"]
+__all__ = ["Row", "naming_rows", "read_rows"]
 
 # Largest line, and largest field of csv.
 _MOST_BYTES = 1 << 26
@@ -43,7 +46,7 @@ class Row:
 def read_rows(
     source: str,
     *,
-    text_field: str = "text",
+    text_field: str | Sequence[str] = "text",
     file_format: str | None = None,
     skip_blank: bool = False,
 ) -> Iterator[Row]:
@@ -51,16 +54,20 @@ def read_rows(
 
     Args:
         source: a file's path, which may end in .gz, .xz, .bz2 or .zst, or `-` for standard input.
-        text_field: the field of jsonl or csv that holds the text.
+        text_field: the field of jsonl or csv that holds the text; or several, as for
+            `encode_files`.
         file_format: `txt` (one text per line), `jsonl` or `csv` (with a header); None decides by
             the file's extension, and is `txt` for standard input.
         skip_blank: leave out blank lines of a txt file; other lines keep their numbers.
 
     Raises:
         InputValueError: the format is unknown, there is no such file, a field is missing, a line is
-            not JSON or not UTF-8, or a compressed file is damaged.
+            not JSON or not UTF-8, or a compressed file is damaged. The message names the line, from
+            1, or the row of a csv file, from 0.
         InputTypeError: a field holds something other than a text.
     """
+    names = text_fields(text_field)
+    names = (names,) if isinstance(names, str) else names
     kind = file_format or ("txt" if source == "-" else format_of(source))
     if kind not in TEXT_FORMATS:
         raise InputValueError(
@@ -77,13 +84,32 @@ def read_rows(
                 return
             records = _csv_records(file, name) if kind == "csv" else _json_records(file, name)
             for number, (where, record) in enumerate(records):
-                text = _field(record, text_field, where)
-                if not isinstance(text, str):
-                    raise InputTypeError(f"{where}: {text_field} is {_kind(text)}, not a text")
-                yield Row(number, text)
+                yield Row(number, _text_of(record, names, where))
+        except OtherEncodingError as error:
+            raise InputValueError(f"{name} {error}") from None
         except DAMAGE as error:
             reason = getattr(error, "strerror", None) or error
             raise InputValueError(f"{name} is damaged or cannot be read: {reason}") from None
+
+
+@contextmanager
+def naming_rows(source: str, rows: Sequence[Row]) -> Iterator[None]:
+    """Name rows of an input in errors about the list of their texts, which say `item 3`.
+
+    Args:
+        source: the input, as for `read_rows`.
+        rows: the rows whose texts are in the list.
+    """
+    name = "standard input" if source == "-" else source
+
+    def named(match: re.Match[str]) -> str:
+        numbers = [str(rows[int(item)].number) for item in match[1].split(", ")]
+        return f"{name}, row {', '.join(numbers)}"
+
+    try:
+        yield
+    except (InputTypeError, InputValueError, NonFiniteError) as error:
+        raise type(error)(re.sub(r"\bitem (\d+(?:, \d+)*)", named, str(error))) from None
 
 
 @contextmanager
@@ -102,7 +128,7 @@ def _opened(source: str) -> Iterator[IO[bytes]]:
             reason = getattr(error, "strerror", None) or error
             raise InputValueError(f"cannot read {source}: {reason}") from None
     with raw:
-        yield decompressed(source, raw)
+        yield cast(IO[bytes], Utf8File(decompressed(source, raw)))
 
 
 def _lines(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
@@ -131,7 +157,7 @@ def _json_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, o
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InputValueError(f"{where} is not JSON: {error}") from None
+            raise InputValueError(f"{where} is not JSON: {json_reason(error)}") from None
         if not isinstance(record, dict):
             raise InputValueError(f"{where} is not a JSON object")
         yield where, record
@@ -140,7 +166,7 @@ def _json_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, o
 def _csv_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, object]]]:
     header: list[str] | None = None
     for number, fields in enumerate(csv_records(file, _MOST_BYTES)):
-        where = f"{name}, record {number}" if number else f"the header of {name}"
+        where = f"{name}, row {number - 1}" if number else f"the header of {name}"
         if isinstance(fields, BadRecord):
             raise InputValueError(f"{where}: {fields.reason}")
         try:
@@ -155,11 +181,18 @@ def _csv_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, ob
             yield where, dict(zip(header, fields, strict=True))
 
 
-def _field(record: dict[str, object], field: str, where: str) -> object:
-    if field not in record:
-        names = ", ".join(str(key) for key in record) or "none"
-        raise InputValueError(f"{where} has no field {field!r}; it has {names}")
-    return record[field]
+def _text_of(record: dict[str, object], names: Sequence[str], where: str) -> str:
+    there = {name: record[name] for name in names if name in record}
+    if not there:
+        has = ", ".join(str(key) for key in record) or "none"
+        raise InputValueError(f"{where} has no field {' or '.join(map(repr, names))}; it has {has}")
+    if len(names) > 1:  # of several, null is left out
+        there = {name: part for name, part in there.items() if part is not None} or there
+    for name, part in there.items():
+        if not isinstance(part, str):
+            raise InputTypeError(f"{where}: {name} is {_kind(part)}, not a text")
+    parts = cast(dict[str, str], there)
+    return parts[names[0]] if len(names) == 1 else join_texts(parts.values()) or ""
 
 
 def _kind(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import IO
 
 from flowvec.files import BYTE_ORDER_MARK
 
-__all__ = ["BadRecord", "csv_records", "lines_of"]
+__all__ = ["BadRecord", "csv_records", "json_reason", "lines_of"]
 
 _BLOCK = 1 << 20
 
@@ -44,6 +45,13 @@ def _ended(line: bytes | None, limit: int) -> bytes | None:
     if line.endswith(b"\r"):
         line = line[:-1]
     return None if len(line) > limit else line
+
+
+def json_reason(error: ValueError | RecursionError) -> str:
+    """Why a line is not JSON. Python's own words count the line again, from 1."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg}, at character {error.pos + 1}"
+    return str(error)
 
 
 @dataclass(frozen=True, slots=True)

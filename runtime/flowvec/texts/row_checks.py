@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from flowvec.texts.joining import join_texts
 from flowvec.texts.unicode import replace_surrogates
 from flowvec.texts.window import DeadLetter, Fields
 
@@ -18,10 +20,12 @@ __all__ = [
     "fitted",
     "id_of",
     "is_id",
+    "joined_text",
     "text_of",
 ]
 
 _INT64 = 1 << 63
+_MOST_ID_BITS = 1024  # as in a collection
 # Levels of a value in metadata, which is itself a level; a collection refuses more than 100.
 _MOST_LEVELS = 99
 # Types of columns, in words.
@@ -32,10 +36,11 @@ _WORDS = {"int64": "a whole number", "double": "a number", "bool": "a truth valu
 class RefusedError(Exception):
     """A row cannot be embedded."""
 
-    def __init__(self, code: str, reason: str) -> None:
+    def __init__(self, code: str, reason: str, key: str | int | None = None) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
+        self.key = key  # the row's id, if it can be read although the record cannot
 
 
 def dead_letter_of(
@@ -67,28 +72,46 @@ def text_of(record: dict[str, Any], fields: Fields) -> str:
     Raises:
         RefusedError: there is no text, or it cannot be embedded.
     """
-    if fields.text not in record:
-        raise RefusedError("missing_field", f"there is no field {fields.text!r}")
-    return checked_text(record[fields.text], fields)
+    there = [name for name in fields.texts if name in record]
+    if not there:
+        named = " or ".join(map(repr, fields.texts))
+        raise RefusedError("missing_field", f"there is no field {named}")
+    return joined_text({name: record[name] for name in there}, fields)
 
 
-def checked_text(value: Any, fields: Fields) -> str:
-    """Check that a value is a text.
+def joined_text(parts: Mapping[str, Any], fields: Fields) -> str:
+    """The text of a row, from the values of the text's fields; of several, null is left out.
+
+    Raises:
+        RefusedError: all are null, one is not a text, or the whole is too large.
+    """
+    if len(fields.texts) == 1:
+        (value,) = parts.values()
+        return checked_text(value, fields)
+    for name, part in parts.items():
+        if part is not None and not isinstance(part, str):
+            checked_text(part, fields, name)
+    return checked_text(join_texts(parts.values()), fields)
+
+
+def checked_text(value: Any, fields: Fields, name: str | None = None) -> str:
+    """Check that a value is a text; `name` is its field, if it is one of several.
 
     Raises:
         RefusedError: it is not, or is too large.
     """
+    name = fields.text_name if name is None else name
     if isinstance(value, str):
         most = fields.max_text_bytes
         # A character has at most four bytes.
         if len(value) * 4 > most and len(value.encode("utf-8", "surrogatepass")) > most:
-            raise RefusedError("too_large", f"{fields.text} has more than {most} bytes")
+            raise RefusedError("too_large", f"{name} has more than {most} bytes")
         return value
     if value is None:
-        raise RefusedError("null", f"{fields.text} is null")
+        raise RefusedError("null", f"{name} is null")
     if isinstance(value, float) and math.isnan(value):
-        raise RefusedError("nan", f"{fields.text} is NaN")
-    raise RefusedError("not_text", f"{fields.text} is {_named(value)}, not a text")
+        raise RefusedError("nan", f"{name} is NaN")
+    raise RefusedError("not_text", f"{name} is {_named(value)}, not a text")
 
 
 def _named(value: Any) -> str:
@@ -111,6 +134,8 @@ def id_of(value: Any, name: str) -> str | int:
     if not is_id(value):
         given = "missing" if value is None else _named(value)
         raise RefusedError("bad_id", f"{name} is {given}, and an id is a text or a whole number")
+    if isinstance(value, int) and value.bit_length() > _MOST_ID_BITS:
+        raise RefusedError("bad_id", f"{name} is a number of more than {_MOST_ID_BITS} bits")
     key: str | int = value
     return key
 

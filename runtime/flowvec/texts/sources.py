@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import io
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,9 @@ from flowvec.texts.compression import (
     format_of,
     is_compressed,
     is_hidden,
+    without_links,
 )
+from flowvec.texts.encodings import OtherEncodingError, Utf8File
 from flowvec.texts.remote import open_remote, remote_files, state_of
 from flowvec.texts.urls import is_url, name_of, recorded, shown, without_secrets
 from flowvec.texts.window import DEAD_LETTERS
@@ -121,7 +124,8 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
     Args:
         inputs: files, folders (all readable files below them, except names that start with a dot or
             an underscore, and dead letters), globs (`**` matches folders below), or URLs of these
-            (`s3://bucket/texts`, see `flowvec.texts.remote`); or only `-`.
+            (`s3://bucket/texts`, see `flowvec.texts.remote`); or only `-`. Links to another of the
+            files are left out.
         file_format: format of all files; None decides by each file's extension, and is `txt` for
             standard input.
 
@@ -155,13 +159,14 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
         if not files:
             raise InputValueError(f"{shown(one)} has no files to read")
         sources += [_source(file, file_format) for file in files]
-    seen: set[str | Path] = set()
+    seen: set[str] = set()
     for source in sources:
-        real = recorded(source.path) if is_url(source.path) else Path(source.path).resolve()
-        if real in seen:
+        place = recorded(source.path) if is_url(source.path) else os.path.abspath(source.path)  # noqa: PTH100 - without resolving links
+        if place in seen:
             raise InputValueError(f"{source.name} is named twice")
-        seen.add(real)
-    return sources
+        seen.add(place)
+    kept = set(without_links([one.path for one in sources if not is_url(one.path)]))
+    return [one for one in sources if is_url(one.path) or one.path in kept]
 
 
 def _is_read(file: Path, folder: Path) -> bool:
@@ -226,17 +231,20 @@ def open_binary(
         seen: called with all raw bytes, in order.
 
     Raises:
-        InputValueError: it cannot be read, or is damaged; also inside the block.
+        InputValueError: it cannot be read, is damaged, or is in UTF-16; also inside the block.
     """
     try:
         with source.open() as raw:
             if offset:
                 raw.seek(offset)
             watched = raw if seen is None else cast(IO[bytes], _Watched(raw, seen))
-            yield decompressed(name_of(source.path), watched)
+            file = decompressed(name_of(source.path), watched)
+            yield file if offset else cast(IO[bytes], Utf8File(file))
             if seen is not None:  # bytes that the decompressor did not read
                 while watched.read(_BLOCK):
                     pass
+    except OtherEncodingError as error:
+        raise InputValueError(f"{source.name} {error}") from None
     except DAMAGE as error:
         raise InputValueError(
             f"{source.name} is damaged or cannot be read: "

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["place_of_surrogate", "replace_surrogates", "without_surrogates"]
+__all__ = ["is_utf8", "place_of_surrogate", "replace_surrogates", "without_surrogates"]
+
+
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can encode the text: it holds no lone surrogate."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return False
+    return True
 
 
 def replace_surrogates(text: str) -> str:

@@ -24,7 +24,8 @@ class Fields:
     """The fields that are read.
 
     Attributes:
-        text: the field that is embedded; txt has no other.
+        text: the field that is embedded, or several that are joined, in their order; txt has no
+            fields.
         id: the field with the id; None numbers the rows from 0 over all inputs.
         keep: other fields to write.
         max_text_bytes: most bytes of a text; for jsonl, of a line.
@@ -34,12 +35,23 @@ class Fields:
             fields are optional and have a type for each row.
     """
 
-    text: str = "text"
+    text: str | tuple[str, ...] = "text"
     id: str | None = None
     keep: tuple[str, ...] = ()
     max_text_bytes: int = 1 << 24
     kept_as_json: bool = False
     for_collection: bool = False
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The fields that are embedded."""
+        return (self.text,) if isinstance(self.text, str) else self.text
+
+    @property
+    def text_name(self) -> str:
+        """What messages call the text."""
+        names = " and ".join(self.texts)
+        return names if len(self.texts) == 1 else f"the text of {names}"
 
     @property
     def named(self) -> tuple[str, ...]:

@@ -281,3 +281,39 @@ def test_no_rows_are_not_too_many_dead_letters(
 ) -> None:
     (tmp_path / "a.txt").write_text("")
     assert flowvec_here("encode", tiny_dir, "a.txt", "-o", "v.npy").returncode == 0
+
+
+def test_a_row_that_is_not_utf8_has_its_id_if_that_can_be_read(
+    tmp_path: Path, tiny: Encoder
+) -> None:
+    csv = "id,text,k\n1,caf\xe9,a\n2,ok,\xe9\n\xe9,ok,a\nfour,ok,a\n"
+    lines = '{"id": 0, "text": "\xe9"}\n{"id": "\xe9", "text": "a"}\n{"id": 4, "text": "a"}\n'
+    (tmp_path / "a.csv").write_bytes(csv.encode("latin-1"))
+    (tmp_path / "a.jsonl").write_bytes(lines.encode("latin-1"))
+    for name, ids in (("a.csv", ["1", "2", None]), ("a.jsonl", [0, None])):
+        keep = ["k"] if name == "a.csv" else []
+        encode_files(tiny, tmp_path / name, tmp_path / name[2:], id_field="id", keep=keep)
+        letters = letters_of(tmp_path / name[2:])
+        assert [letter["id"] for letter in letters] == ids
+        assert {letter["code"] for letter in letters} == {"invalid_utf8"}
+
+
+def test_what_a_collection_cannot_hold_is_a_dead_letter_of_its_row(
+    tmp_path: Path, tiny: Encoder
+) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    import pyarrow.parquet
+
+    table = pa.table({
+        "text": ["a", "b", "c"],
+        "at": pa.array([1, 10**15, 1], pa.timestamp("s")),  # the second is after the year 9999
+        "day": pa.array([1, 1, 10**9], pa.date32()),
+    })  # fmt: skip
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    write_jsonl(tmp_path / "b.jsonl", [{"id": n, "text": "a"} for n in (1, 2**1024, 2**1023)])
+    options: dict[str, Any] = {"out_format": "collection"}
+    encode_files(tiny, tmp_path / "a.parquet", tmp_path / "a", keep=["at", "day"], **options)
+    encode_files(tiny, tmp_path / "b.jsonl", tmp_path / "b", id_field="id", **options)
+    found = {name: letters_of(tmp_path / f"{name}.job") for name in "ab"}
+    assert [(one["row"], one["code"]) for one in found["a"]] == [(1, "bad_field"), (2, "bad_field")]
+    assert [(one["row"], one["code"]) for one in found["b"]] == [(1, "bad_id")]

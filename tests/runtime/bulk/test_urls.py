@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from flowvec import Encoder
-from flowvec.bulk import encode_files, verify_folder
+from flowvec.bulk import encode_files, saved_batches, verify_folder
 from flowvec.errors import BulkError
 from flowvec.object_store import lease
 from tests.makers import contents
@@ -54,6 +55,28 @@ def test_a_job_by_url_continues_and_has_the_bytes_of_a_local_one(
     check = verify_folder("memory://vectors")
     assert (check.rows, check.dead_letters, check.problems) == (94, 6, ())
     assert not list(scratch.glob("flowvec-bulk-*"))
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_work_on_a_shard_is_kept_below_the_url(
+    tmp_path: Path, tiny: Encoder, many: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved_batches, "_KEEP_AFTER", 0.0)
+    monkeypatch.setattr(saved_batches, "_SAVE_EVERY", 0.0)
+    options: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 4000}
+
+    class OnceSaved(threading.Event):
+        def is_set(self) -> bool:
+            return len(memory.glob("/vectors/*.batches")) >= 9
+
+    encode_files(tiny, many, tmp_path / "here", **options)
+    done = encode_files(tiny, many, "memory://vectors", stop=OnceSaved(), **options)
+    assert not done.complete
+    rest = encode_files(tiny, many, "memory://vectors", **options)
+    assert rest.complete
+    assert 0 < rest.encoded <= 941 - done.kept < 941
+    objects = {path.rpartition("/")[2]: memory.cat(path) for path in memory.find("/vectors")}
+    assert objects == contents(tmp_path / "here")
 
 
 def fail_after(memory: Any, monkeypatch: pytest.MonkeyPatch, files: int) -> None:

@@ -117,3 +117,17 @@ def test_mistakes_are_one_line(
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
     assert message in result.stderr
+
+
+def test_an_error_about_a_text_names_its_row(
+    tmp_path: Path, flowvec, reranker_dir: Path, nan_dir: Path
+) -> None:
+    long, bad = tmp_path / "long.txt", tmp_path / "bad.txt"
+    long.write_text("one\n\ntwo " + "cat " * 900 + "\n")
+    done = flowvec("rerank", reranker_dir, "q", long, "--truncation", "error")
+    assert done.returncode == 2
+    assert f"{long}, row 2 has more than" in done.stderr
+    # Blank lines are left out of pairs, and counted as rows.
+    bad.write_text("\nthe cat\n\nnan\n\nnan nan\n")
+    done = flowvec("pairs", bad, "--model", nan_dir)
+    assert f"NaN or infinity for {bad}, row 3, 5" in done.stderr

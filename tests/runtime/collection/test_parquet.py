@@ -18,6 +18,7 @@ from flowvec import (
     InputValueError,
 )
 from flowvec.bulk import encode_files
+from flowvec.collection.parquet import read_parquet
 from flowvec.errors import FlowvecError
 from tests.makers import vectors
 
@@ -35,6 +36,53 @@ def test_a_parquet_file_that_cannot_be_taken_in_leaves_nothing(tmp_path: Path) -
     with pytest.raises(InputValueError):
         Collection.from_parquet(tmp_path / "c", tmp_path / "t.parquet")
     assert list((tmp_path / "c").iterdir()) == []
+
+
+def _at(row: int, bad: object, good: object) -> list[object]:
+    return [bad if i == row else good for i in range(5000)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "part"),
+    [
+        ({"id": [None if i == 4500 else i for i in range(5000)]}, "its id is None"),
+        ({"id": [2**63 * 10**400 if i == 4500 else i for i in range(5000)]}, "its id is a number"),
+        ({"vector": _at(4500, [1.0, float("nan")], [1.0, 1.0])}, "its vector holds NaN"),
+        ({"vector": _at(4500, [1.0], [1.0, 1.0])}, "its vector does not have 2 numbers"),
+        ({"vector": _at(4500, None, [1.0, 1.0])}, "its vector does not have 2 numbers"),
+        ({"metadata": _at(4500, "[1]", "{}")}, "its metadata is a list"),
+        ({"metadata": _at(4500, "{", "{}")}, "its metadata is not JSON"),
+        ({"metadata": _at(4500, '{"a": NaN}', "{}")}, "its metadata, field 'a', is nan"),
+        ({"n": _at(4500, b"x", None)}, "n is bytes"),
+    ],
+)
+def test_an_error_of_a_row_names_its_file_and_its_number_there(
+    tmp_path: Path, columns: dict[str, list[Any]], part: str
+) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    import pyarrow.parquet
+
+    good = {"id": list(range(5000, 10_000)), "vector": [[1.0, 1.0]] * 5000}
+    pyarrow.parquet.write_table(pa.table(good), tmp_path / "a.parquet")
+    wrong = good | columns
+    if isinstance(wrong["id"][4500], int):  # more digits than Arrow has in a number
+        wrong |= {"id": list(map(str, wrong["id"])), "id_is_int": [True] * 5000}
+    pyarrow.parquet.write_table(pa.table(wrong), tmp_path / "b.parquet", row_group_size=1700)
+    with pytest.raises((InputTypeError, InputValueError)) as caught:
+        Collection.from_parquet(tmp_path / "c", [tmp_path / "a.parquet", tmp_path / "b.parquet"])
+    assert str(caught.value).startswith(f"{tmp_path / 'b.parquet'}, row 4500: {part}")
+
+
+def test_a_link_beside_a_parquet_file_is_not_read(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    import pyarrow.parquet
+
+    (tmp_path / "in").mkdir()
+    table = pa.table({"id": [1, 1], "vector": [[1.0, 2.0]] * 2})
+    pyarrow.parquet.write_table(table, tmp_path / "in/b.parquet")
+    (tmp_path / "in/a.parquet").symlink_to("b.parquet")
+    read = read_parquet(tmp_path / "in")
+    assert sum(len(rows.ids) for rows in read.batches) == 2
 
 
 def test_a_collection_goes_out_as_parquet_and_comes_back(tmp_path: Path, tiny: Encoder) -> None:
@@ -71,14 +119,20 @@ def test_parquet_of_another_engines_making_is_read(tmp_path: Path) -> None:
     for columns, part in (
         ({"vector": rows.tolist()}, "no column 'id'"),
         ({"id": [1]}, "no column 'vector'"),
-        ({"id": [1.5], "vector": [[1.0]]}, "row 0 has no id"),
-        ({"id": [1, 2], "vector": [[1.0, 2.0], [1.0]]}, "no 2 numbers"),
+        ({"id": [1.5], "vector": [[1.0]]}, "row 0: its id is 1.5"),
+        (
+            {"id": [1, 2], "vector": [[1.0, 2.0], [1.0]]},
+            "row 1: its vector does not have 2 numbers",
+        ),
         ({"id": [1], "vector": [[]]}, "holds no vectors"),
-        ({"id": [1, 2, 3], "vector": [[1.0] * 4, [2.0] * 3, [3.0] * 5]}, "no 4 numbers"),
+        (
+            {"id": [1, 2, 3], "vector": [[1.0] * 4, [2.0] * 3, [3.0] * 5]},
+            "row 1: its vector does not have 4 numbers",
+        ),
     ):
         pyarrow.parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
         with pytest.raises(InputValueError, match=part):
-            Collection.from_parquet(tmp_path / part.replace("'", ""), tmp_path / "t.parquet")
+            Collection.from_parquet(tmp_path / "d", tmp_path / "t.parquet")
     (tmp_path / "t.parquet").write_text("nonsense")
     with pytest.raises(InputValueError, match="cannot read"):
         Collection.from_parquet(tmp_path / "z", tmp_path / "t.parquet")

@@ -537,13 +537,21 @@ def test_parquet_files_keep_sparse_vectors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("indices", "values", "message"),
     [
-        ([[1], None], [[1.0], [2.0]], "without a weight for each index"),
-        ([[1], [2, 3]], [[1.0], [2.0]], "without a weight for each index"),
-        ([[1], [1 << 40]], [[1.0], [2.0]], "row 1 .* has an index that is not below 40"),
-        ([[1], [3, 2]], [[1.0], [2.0, 1.0]], "row 1 .* has indices that do not ascend"),
-        ([[1], [2]], [[1.0], [float("nan")]], "row 1 .* holds NaN"),
-        ([[1], [2]], [[1.0], [None]], "row 1 .* holds NaN"),
-        ([[1], [None]], [[1.0], [1.0]], "must be whole numbers"),
+        ([[1], None], [[1.0], [2.0]], "row 1: its sparse vector does not have a weight for each"),
+        ([[1], [2, 3]], [[1.0], [2.0]], "row 1: its sparse vector does not have a weight for each"),
+        (
+            [[1], [1 << 40]],
+            [[1.0], [2.0]],
+            "row 1: its sparse vector has an index that is not below 40",
+        ),
+        (
+            [[1], [3, 2]],
+            [[1.0], [2.0, 1.0]],
+            "row 1: its sparse vector has indices that do not ascend",
+        ),
+        ([[1], [2]], [[1.0], [float("nan")]], "row 1: its sparse vector holds NaN"),
+        ([[1], [2]], [[1.0], [None]], "row 1: its sparse vector holds NaN"),
+        ([[1], [None]], [[1.0], [1.0]], "row 1: .* must be whole numbers"),
         (["1", "2"], ["1", "2"], "rows from 0 on cannot be read"),
     ],
 )

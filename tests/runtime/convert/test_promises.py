@@ -83,9 +83,26 @@ def test_a_damaged_collection_is_refused(tmp_path: Path) -> None:
         db.execute("UPDATE items SET text = 'other' WHERE id = 'b'")
     with pytest.raises(Exception, match="checksum"):
         convert(tmp_path / "c", tmp_path / "v.parquet", "parquet")
-    Collection.create(tmp_path / "empty", dim=4).close()
-    refused(tmp_path / "empty", tmp_path / "v.parquet", "empty holds no vectors")
-    assert names(tmp_path) == ["c", "empty"]
+    assert names(tmp_path) == ["c"]
+
+
+@pytest.mark.parametrize("to", ["parquet", "faiss", "hnswlib", "pgvector"])
+def test_an_empty_collection_becomes_an_empty_target(tmp_path: Path, to: Any) -> None:
+    pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
+    with Collection.create(tmp_path / "new", dim=4, metric="l2"):
+        pass
+    with Collection.create(tmp_path / "cleared", dim=4) as c:
+        c.add_vectors([1], [[1, 2, 3, 4]], ["a text"], [{"n": 1}])
+        c.delete([1])
+    for name in ("new", "cleared"):
+        done = convert(tmp_path / name, tmp_path / f"{name}.{to}", to)
+        assert (done.rows, done.dim) == (0, 4)
+        assert (tmp_path / f"{name}.{to}").exists()
+        if to == "parquet":
+            with Collection.from_parquet(tmp_path / f"{name}-back", tmp_path / f"{name}.{to}") as c:
+                assert (len(c), c.info().dim, c.info().metric) == (
+                    0, 4, "l2" if name == "new" else "cosine"
+                )  # fmt: skip
 
 
 def test_what_is_no_source_or_no_target_is_refused(tmp_path: Path, job: Path) -> None:

@@ -74,7 +74,7 @@ def test_the_format_can_be_given(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": 3}\n', {}, InputTypeError, "text is the number 3, not"),
         ("a.jsonl", "[" * 100_000 + "\n", {}, InputValueError, "line 1 is not JSON"),
         ("a.csv", "a,b\n1,2\n", {}, InputValueError, "no field 'text'; it has a, b"),
-        ("a.csv", "a,text\n1\n", {}, InputValueError, "record 1 has 1 fields, and the header 2"),
+        ("a.csv", "a,text\n1\n", {}, InputValueError, "row 0 has 1 fields, and the header 2"),
         ("a.csv", 'text\nfirst\n"second\nthird\n', {}, InputValueError, "a quote is not closed"),
         ("a.txt", b"caf\xe9\n", {}, InputValueError, "not UTF-8"),
         ("a.pdf", "x", {}, InputValueError, "--format"),
@@ -121,5 +121,5 @@ def test_the_csv_field_limit_of_the_process_is_not_changed(tmp_path: Path) -> No
     assert len(list(read_rows(source))) == 2
     assert csv.field_size_limit() == before
     (tmp_path / "b.csv").write_bytes(b"text\n\xff\n")
-    with pytest.raises(InputValueError, match="record 1 is not UTF-8"):
+    with pytest.raises(InputValueError, match="row 0 is not UTF-8"):
         list(read_rows(str(tmp_path / "b.csv")))

@@ -48,3 +48,14 @@ def test_a_missing_input_is_an_error(
         (tmp_path / name).write_text("x\n")
     with pytest.raises(InputValueError, match=part.replace("*", r"\*")):
         find_sources(inputs, file_format)
+
+
+def test_a_link_to_another_input_is_the_same_file(tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_text("x\n")
+    (tmp_path / "a.txt").symlink_to("b.txt")  # by name it comes first
+    (tmp_path / "c.txt").hardlink_to(tmp_path / "b.txt")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/d.txt").symlink_to(tmp_path / "b.txt")
+    for inputs in ([tmp_path], [tmp_path / "*.txt"], [tmp_path / "a.txt", tmp_path / "b.txt"]):
+        assert [Path(s.path).name for s in find_sources(inputs)] == ["b.txt"]
+    assert [Path(s.path).name for s in find_sources([tmp_path / "a.txt"])] == ["a.txt"]

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,8 @@ class Rows:
     """Rows to add to a collection: ids, vectors float32 (rows, dim), texts, metadata.
 
     `sparse` has their sparse vectors, each of one row; None where a row has none, or all.
+    `place_of` names a row by its index, for messages: the file that it is read from, and its number
+    there.
     """
 
     ids: list[Id]
@@ -76,6 +78,7 @@ class Rows:
     texts: list[str | None]
     metadata: list[dict[str, Any] | None]
     sparse: list[SparseVectors | None] | None = None
+    place_of: Callable[[int], str] | None = None
 
     @classmethod
     def of(cls, items: Sequence[Item], sparse: Mapping[int, SparseVectors] | None = None) -> Rows:

@@ -30,6 +30,10 @@ class Reader:
         """Types of the fields, from some records."""
         raise NotImplementedError
 
+    def texts_in(self, records: Any) -> set[str]:
+        """The fields of the text that some records have."""
+        return set(self.fields.texts)
+
     def read(self, records: Any, first_row: int, window: Window, columns: Columns) -> None:
         """Add records to a window; `first_row` is the row number of the first."""
         raise NotImplementedError
@@ -85,20 +89,29 @@ class RecordReader(Reader):
         """The type of a field, from some of its values."""
         raise NotImplementedError
 
-    @override
-    def columns(self, records: Sequence[Any]) -> Columns:
-        readable: list[dict[str, Any]] = []
+    def _readable(self, records: Sequence[Any]) -> Iterator[dict[str, Any]]:
         for record in records:
             try:
                 record_fields = self.fields_of(record)
             except RefusedError:
                 continue
             if record_fields is not None:
-                readable.append(record_fields)
-        if readable and not any(self.fields.text in record for record in readable):
+                yield record_fields
+
+    @override
+    def texts_in(self, records: Sequence[Any]) -> set[str]:
+        return {
+            name for row in self._readable(records) for name in self.fields.texts if name in row
+        }
+
+    @override
+    def columns(self, records: Sequence[Any]) -> Columns:
+        readable = list(self._readable(records))
+        if readable and not any(name in row for row in readable for name in self.fields.texts):
             names = ", ".join(dict.fromkeys(str(name) for name in readable[0])) or "none"
+            wanted = " or ".join(map(repr, self.fields.texts))
             raise InputValueError(
-                f"{self.name} has no field {self.fields.text!r} in its first rows; it has {names}"
+                f"{self.name} has no field {wanted} in its first rows; it has {names}"
             )
         for name in self.fields.required:
             if readable and not any(name in record for record in readable):
@@ -144,6 +157,7 @@ class RecordReader(Reader):
                     for name in columns
                 ]
             except RefusedError as refused:
+                key = refused.key if key is None else key
                 window.dead.append(dead_letter_of(self.name, first_row + place, key, refused))
                 continue
             for column, value in zip(values, row, strict=True):

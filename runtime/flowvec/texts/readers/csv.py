@@ -11,6 +11,7 @@ from flowvec.texts.lines import BadRecord
 from flowvec.texts.readers.base import RecordReader
 from flowvec.texts.row_checks import RefusedError
 from flowvec.texts.sources import Source
+from flowvec.texts.unicode import is_utf8
 from flowvec.texts.window import Fields
 
 __all__ = ["CsvReader"]
@@ -28,11 +29,17 @@ class CsvReader(RecordReader):
         if isinstance(header, BadRecord):
             raise InputValueError(f"the header of {self.name}: {header.reason}")
         self._header = header
-        for name in (fields.text, *fields.required):
-            if header and name not in header:
-                raise InputValueError(
-                    f"{self.name} has no field {name!r}; it has {', '.join(header)}"
-                )
+        wanted = [" or ".join(map(repr, fields.texts))] if header else []
+        wanted = [] if any(name in header for name in fields.texts) else wanted
+        wanted += [repr(name) for name in fields.required if header and name not in header]
+        if wanted:
+            raise InputValueError(
+                f"{self.name} has no field {wanted[0]}; it has {', '.join(header)}"
+            )
+
+    @override
+    def texts_in(self, records: Sequence[Any]) -> set[str]:
+        return set(self.fields.texts).intersection(self._header)
 
     @override
     def take(self, rows: int) -> tuple[int, list[list[str] | BadRecord]]:
@@ -49,13 +56,14 @@ class CsvReader(RecordReader):
                 "malformed", f"the record has {len(record)} fields, the header {len(self._header)}"
             )
         values: dict[str, Any] = dict(zip(self._header, record, strict=True))
-        for name in (self.fields.text, *self.fields.named):
-            if name in values and not values[name].isascii():
-                try:
-                    values[name].encode()
-                except UnicodeEncodeError:
-                    raise RefusedError("invalid_utf8", f"{name} is not UTF-8") from None
         key = self.fields.id
+        wrong = [
+            name for name in (*self.fields.texts, *self.fields.named)
+            if name in values and not is_utf8(values[name])
+        ]  # fmt: skip
+        if wrong:
+            known = None if key is None or key in wrong else values[key]
+            raise RefusedError("invalid_utf8", f"{wrong[0]} is not UTF-8", known)
         if key is not None and not values[key]:  # csv has no other way to write a missing id
             values[key] = None
         return values

@@ -10,9 +10,12 @@ from math import isfinite
 from typing import Any
 
 from flowvec.compat import override
+from flowvec.texts.joining import join_texts
+from flowvec.texts.lines import json_reason
 from flowvec.texts.readers.base import LineReader, RecordReader
-from flowvec.texts.row_checks import RefusedError, decoded_line
+from flowvec.texts.row_checks import RefusedError, decoded_line, is_id
 from flowvec.texts.sources import Source
+from flowvec.texts.unicode import is_utf8
 from flowvec.texts.window import Columns, Fields, Window
 
 __all__ = ["JsonReader"]
@@ -34,7 +37,11 @@ class JsonReader(RecordReader, LineReader):
 
     @override
     def fields_of(self, record: bytes | None) -> dict[str, Any] | None:
-        line = decoded_line(record, self.fields)
+        try:
+            line = decoded_line(record, self.fields)
+        except RefusedError as refused:
+            refused.key = self._id_of(record)
+            raise
         if not line or line.isspace():
             return None
         if record is not None and _may_be_too_deep(record) and _depth(line) > _DEEPEST:
@@ -42,10 +49,20 @@ class JsonReader(RecordReader, LineReader):
         try:
             record_fields = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise RefusedError("malformed", f"the line is not JSON: {error}") from None
+            raise RefusedError("malformed", f"the line is not JSON: {json_reason(error)}") from None
         if not isinstance(record_fields, dict):
             raise RefusedError("malformed", "the line is not a JSON object")
         return record_fields
+
+    def _id_of(self, record: bytes | None) -> str | int | None:
+        """The id of a line that is not UTF-8, if the id is; else None."""
+        if record is None or self.fields.id is None or _may_be_too_deep(record):
+            return None
+        try:
+            key = json.loads(record.decode("utf-8", "surrogateescape")).get(self.fields.id)
+        except (AttributeError, ValueError, RecursionError):
+            return None
+        return key if is_id(key) and is_utf8(str(key)) else None
 
     @override
     def kind_of(self, values: Sequence[Any]) -> str:
@@ -63,13 +80,14 @@ class JsonReader(RecordReader, LineReader):
     def read(
         self, records: Sequence[bytes | None], first_row: int, window: Window, columns: Columns
     ) -> None:
-        values = self._at_once(records, columns)
-        if values is None:
+        plain = self._at_once(records, columns)
+        if plain is None:
             super().read(records, first_row, window, columns)
             return
+        texts, values = plain
         first = window.begin(self.name, first_row, len(records))
         window.numbers += range(first, first + len(records))
-        window.texts += values[self.fields.text]
+        window.texts += texts
         for name in columns:
             window.values.setdefault(name, []).extend(values[name])
         if self.fields.for_collection:
@@ -78,8 +96,8 @@ class JsonReader(RecordReader, LineReader):
 
     def _at_once(
         self, records: Sequence[bytes | None], columns: Columns
-    ) -> dict[str, list[Any]] | None:
-        """The fields of all records; None if one of them may not be plain.
+    ) -> tuple[list[str], dict[str, list[Any]]] | None:
+        """Texts and fields of all records; None if one of them may not be plain.
 
         The result equals reading line by line. If a record would be blank, refused or repaired
         there, all records are read line by line.
@@ -107,7 +125,7 @@ class JsonReader(RecordReader, LineReader):
         types = {"int64": arrow.int64(), "double": arrow.float64(), "bool": arrow.bool_(),
                  "string": arrow.string()}  # fmt: skip
         schema = {name: types[kind] for name, kind in columns.items()}
-        if schema.setdefault(fields.text, arrow.string()) != arrow.string():
+        if any(schema.setdefault(name, arrow.string()) != arrow.string() for name in fields.texts):
             return None
         try:
             block.decode()  # the parser does not look into fields that are not requested
@@ -122,15 +140,20 @@ class JsonReader(RecordReader, LineReader):
             )
         except (UnicodeDecodeError, arrow.ArrowException):
             return None
-        needed = [fields.text] if fields.id is None else [fields.text, fields.id]
-        if len(table) != len(records) or any(table[name].null_count for name in needed):
+        if len(table) != len(records) or (fields.id is not None and table[fields.id].null_count):
             return None
-        values = {name: table[name].to_pylist() for name in schema}
+        values: dict[str, list[Any]] = {name: table[name].to_pylist() for name in schema}
+        texts: list[Any] = values[fields.texts[0]]
+        if len(fields.texts) > 1:
+            parts = [values[name] for name in fields.texts]
+            texts = [join_texts(row) for row in zip(*parts, strict=True)]
+        if None in texts:
+            return None
         if fields.kept_as_json:
             for name in (name for name, kind in columns.items() if kind == "double"):
                 if not all(value is None or isfinite(value) for value in values[name]):
                     return None
-        return values
+        return texts, values
 
 
 def _may_be_too_deep(line: bytes) -> bool:

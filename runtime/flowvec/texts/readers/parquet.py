@@ -12,7 +12,7 @@ from flowvec.arrow import imported_arrow
 from flowvec.compat import override
 from flowvec.errors import InputValueError
 from flowvec.texts.readers.base import Reader
-from flowvec.texts.row_checks import RefusedError, checked_text, dead_letter_of, id_of
+from flowvec.texts.row_checks import RefusedError, dead_letter_of, id_of, joined_text
 from flowvec.texts.sources import Source
 from flowvec.texts.window import WINDOW, Columns, Fields, Window
 
@@ -26,22 +26,25 @@ class ParquetReader(Reader):
         super().__init__(source, fields)
         self._arrow = imported_arrow()
         schema = schema_of(source)
-        for name in (fields.text, *fields.required):
-            if name not in schema.names:
-                raise InputValueError(
-                    f"{self.name} has no column {name!r}; it has {', '.join(schema.names)}"
-                )
-        self._schema = schema
-        kind = schema.field(fields.text).type
-        if not _is_text(self._arrow, kind):
+        self._texts = [name for name in fields.texts if name in schema.names]
+        missing = [] if self._texts else [" or ".join(map(repr, fields.texts))]
+        missing += [repr(name) for name in fields.required if name not in schema.names]
+        if missing:
             raise InputValueError(
-                f"{self.name}: {fields.text} holds {_in_words(self._arrow, kind)}, not texts"
+                f"{self.name} has no column {missing[0]}; it has {', '.join(schema.names)}"
             )
+        self._schema = schema
+        for name in self._texts:
+            kind = schema.field(name).type
+            if not _is_text(self._arrow, kind):
+                raise InputValueError(
+                    f"{self.name}: {name} holds {_in_words(self._arrow, kind)}, not texts"
+                )
         if fields.id is not None:
             self._check_id(schema.field(fields.id).type)
         self._file = stack.enter_context(self._arrow.parquet.ParquetFile(source.for_arrow()))
         self._names = [
-            name for name in dict.fromkeys((fields.text, *fields.named)) if name in schema.names
+            name for name in dict.fromkeys((*fields.texts, *fields.named)) if name in schema.names
         ]
         self._batches = self._file.iter_batches(batch_size=WINDOW, columns=self._names)
         self._ready: Any = None
@@ -81,7 +84,7 @@ class ParquetReader(Reader):
             self._ready = self._ready.slice(len(part))
             tables.append(part)
             count += len(part)
-        self.row += count
+            self.row += len(part)
         return count, tables
 
     def _next(self) -> Any:
@@ -91,6 +94,10 @@ class ParquetReader(Reader):
             raise InputValueError(
                 f"{self.name} is damaged from row {self.row} on: {error}"
             ) from None
+
+    @override
+    def texts_in(self, records: Any) -> set[str]:
+        return set(self._texts)
 
     @override
     def columns(self, records: Any) -> Columns:
@@ -109,16 +116,17 @@ class ParquetReader(Reader):
 
     def _read_batch(self, batch: Any, first_row: int, window: Window) -> None:
         fields, first = self.fields, window.begin(self.name, first_row, len(batch))
-        texts = _pylist(self._arrow, batch.column(fields.text))
+        texts = [_pylist(self._arrow, batch.column(name)) for name in self._texts]
         ids = None if fields.id is None else _pylist(self._arrow, batch.column(fields.id))
         good: list[int] = []
         bad_fields = self._bad_fields(batch)
-        for place, text in enumerate(texts):
+        for place, parts in enumerate(zip(*texts, strict=True)):
             key: Any = first + place if ids is None else ids[place]
             try:
                 if ids is not None:
                     key = id_of(_decoded_value(key), str(fields.id))
-                checked = checked_text(_decoded_value(text), fields)
+                decoded = dict(zip(self._texts, map(_decoded_value, parts), strict=True))
+                checked = joined_text(decoded, fields)
                 if place in bad_fields:
                     raise RefusedError("bad_field", bad_fields[place])
             except RefusedError as refused:
@@ -166,7 +174,9 @@ class ParquetReader(Reader):
             )
         try:
             column.validate(full=True)
-        except arrow.ArrowInvalid:
+            if self.fields.kept_as_json and arrow.types.is_temporal(kind):
+                column.to_pylist()  # Python's dates end before Arrow's
+        except (arrow.ArrowInvalid, OverflowError, ValueError):
             return True
         types = arrow.types
         plain = (types.is_integer, types.is_boolean, types.is_string, types.is_large_string,
@@ -179,7 +189,7 @@ class ParquetReader(Reader):
             plain = value.as_py()
         except UnicodeDecodeError:
             return "is not UTF-8"
-        except ValueError as error:
+        except (OverflowError, ValueError) as error:
             return f"cannot be read: {error}"
         if self.fields.kept_as_json:
             try:

@@ -19,7 +19,7 @@ class TxtReader(LineReader):
 
     def __init__(self, source: Source, fields: Fields, lines: Iterator[list[bytes | None]]) -> None:
         super().__init__(source, fields, lines)
-        if fields.named:
+        if fields.named or len(fields.texts) > 1:
             raise InputValueError(
                 f"{self.name} is read as txt, which has no fields: give its format (jsonl, csv), "
                 "or no fields"
