@@ -12,6 +12,7 @@ import typer
 from flowvec.cli.options import Json, print_json
 from flowvec.errors import InputValueError
 from flowvec.optional import require
+from flowvec.texts.places import check_apart
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -138,6 +139,7 @@ def export(
 
     if sts is not None and variants is None:
         raise InputValueError("--sts measures what variants lose: give --variants as well")
+    check_apart(out, (calibration, sts))
     tasks = () if sts is None else read_sts(sts)
     texts = None if calibration is None else read_corpus(calibration, rows=_CALIBRATION_ROWS)
     bundle = build(

@@ -131,10 +131,13 @@ def differences_of_shares(one: dict[str, Any], other: dict[str, Any]) -> Iterato
 
     def common(manifest: dict[str, Any]) -> dict[str, Any]:
         options = dict(manifest.get("options", {}))
-        options["share"] = options.get("share", [1, 1])[-1:]  # of how many
+        counts.append(options.pop("share", [1, 1])[-1])
         return {**comparable(manifest), "options": options}
 
+    counts: list[int] = []
     yield from differences(common(one), common(other))
+    if counts[0] != counts[1]:
+        yield f"it is divided into {counts[0]} shares, and not into {counts[1]}"
 
 
 def comparable(manifest: dict[str, Any]) -> dict[str, Any]:

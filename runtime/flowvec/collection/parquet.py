@@ -135,12 +135,14 @@ class ParquetRows:
         dim: length of the vectors.
         dtype: how they are stored, `float32` or `float16`.
         batches: the rows.
+        read: the files, and the folders that were named.
     """
 
     about: Mapping[str, str]
     dim: int
     dtype: str
     batches: Iterator[Rows]
+    read: Sequence[Path]
 
 
 def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
@@ -163,11 +165,13 @@ def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
     imported_arrow()
     several = as_list("parquet", source) if not isinstance(source, str | Path) else [source]
     opened: list[_File] = []
+    read: list[Path] = []
     for one in several:
         if not isinstance(one, str | Path):
             raise InputTypeError(f"parquet is a file, a folder or a glob, not {one!r}")
         paths, of_job = _files_and_manifest(absolute_path(one))
         opened += [_File(path, of_job) for path in paths]
+        read += [absolute_path(one), *paths]
     if not opened:
         raise InputValueError("parquet names no file")
     first = opened[0]
@@ -183,7 +187,7 @@ def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
                     "combined in one collection"
                 )
     batches = (rows for file in opened for rows in file.rows())
-    return ParquetRows(first.about, first.dim, first.dtype, batches)
+    return ParquetRows(first.about, first.dim, first.dtype, batches, read)
 
 
 def _files_and_manifest(path: Path) -> tuple[list[Path], dict[str, str]]:

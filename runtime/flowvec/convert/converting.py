@@ -14,7 +14,7 @@ from flowvec.arrow import imported_arrow
 from flowvec.bulk.verify import is_bulk_folder
 from flowvec.collection.creation import is_collection
 from flowvec.collection.store.absence import SHARDS_FILE
-from flowvec.convert.bucket_target import BucketTarget, bucket_target
+from flowvec.convert.bucket_target import bucket_target
 from flowvec.convert.collection_source import CollectionSource
 from flowvec.convert.file_target import KEEP_DTYPE, FileTarget
 from flowvec.convert.job_source import JobSource
@@ -34,6 +34,7 @@ from flowvec.convert.target import Target, Written
 from flowvec.errors import BulkError, ConvertError, InputValueError
 from flowvec.object_store import open_store
 from flowvec.optional import require
+from flowvec.texts.places import check_apart
 from flowvec.texts.urls import is_url, name_of, shown
 from flowvec.vectors import Metric
 
@@ -126,7 +127,7 @@ def convert(
     if table is None:
         options = replace(options, table=destination.name.partition(".")[0] or "vectors")
     with _opened(source, metric) as opened:
-        _check_apart(str(source), str(target), destination)
+        check_apart(destination.path or target, [source], ConvertError)
         if dry_run:
             written = _dry_run(Rows(opened, options, destination.work, None), destination, to)
         else:
@@ -233,23 +234,3 @@ def _opened(source: str | Path, metric: Metric | None) -> Source:
     raise ConvertError(
         f"{shown(name)} is neither the folder of a bulk job nor a collection{missing}"
     )
-
-
-def _check_apart(source: str, target: str, destination: Target) -> None:
-    """Refuse a target that contains the source, or is in it.
-
-    Raises:
-        ConvertError: it does.
-    """
-    if is_url(source) and isinstance(destination, BucketTarget):
-        parts = [name_of(url).rstrip("/").split("/") for url in (source, target)]
-        are_apart = any(one != other for one, other in zip(*parts, strict=False))
-    elif is_url(source) or destination.path is None:
-        return
-    else:
-        folder, place = Path(source).resolve(), destination.path.resolve()
-        are_apart = folder != place and folder not in place.parents and place not in folder.parents
-    if not are_apart:
-        raise ConvertError(
-            f"the target {shown(target)} and the source {shown(source)} contain each other"
-        )

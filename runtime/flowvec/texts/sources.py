@@ -6,8 +6,9 @@ import glob
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -23,13 +24,15 @@ from flowvec.texts.compression import (
 )
 from flowvec.texts.remote import open_remote, remote_files, state_of
 from flowvec.texts.urls import is_url, name_of, recorded, shown, without_secrets
-from flowvec.texts.window import DEAD_LETTERS
+from flowvec.texts.window import is_dead_letters
 
 __all__ = ["FORMATS", "STDIN", "Source", "find_sources", "open_binary"]
 
 STDIN = "-"
 FORMATS = (*TEXT_FORMATS, "parquet")
 _BLOCK = 1 << 20
+# The end of the name of the row map beside a .npy file of a bulk job.
+_ROW_MAP = ".rows.jsonl"
 
 _Binary = IO[bytes]
 
@@ -107,8 +110,15 @@ class Source:
 # --- finding ------------------------------------------------------------------------------------
 
 
-def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -> list[Source]:
+def find_sources(
+    inputs: Iterable[str | Path],
+    file_format: str | None = None,
+    is_own: Callable[[str], bool] = lambda path: False,
+) -> list[Source]:
     """The files of inputs, in their order; files of a folder or glob by name.
+
+    Dead letters are not found in a folder or by a glob, and the output of a bulk job is not found
+    in a folder above it: name them to read them.
 
     Args:
         inputs: files, folders (all readable files below them, except names that start with a dot or
@@ -116,6 +126,8 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
             (`s3://bucket/texts`, see `flowvec.texts.remote`); or only `-`.
         file_format: format of all files; None decides by each file's extension, and is `txt` for
             standard input.
+        is_own: whether the job that reads has written a file, which is then not found in a folder
+            or by a glob.
 
     Raises:
         InputValueError: there is no such file, a glob or folder has no files, a format is unknown,
@@ -134,14 +146,17 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
     for one in named:
         path = Path(one)
         if is_url(one):
-            sources += _remote_sources(one, file_format)
+            sources += _remote_sources(one, file_format, is_own)
             continue
         if path.is_dir():
+            is_of_job = _jobs_below(path)
             files = [str(file) for file in sorted(path.rglob("*")) if _is_read(file, path)]
             files = [file for file in files if file_format or format_of(file)]
+            files = [file for file in files if not (is_own(file) or is_of_job(file))]
         elif not path.exists() and glob.has_magic(one):
             matches = glob.glob(one, recursive=True)  # noqa: PTH207 - absolute ones, too
             files = sorted(file for file in matches if Path(file).is_file())
+            files = [file for file in files if not (is_dead_letters(file) or is_own(file))]
         else:
             files = [one]
         if not files:
@@ -156,15 +171,48 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
     return sources
 
 
+def _jobs_below(folder: Path) -> Callable[[str], bool]:
+    """A function that tells whether a file below a folder is in the folder of a bulk job there.
+
+    Its shards and row maps are not texts. The folder itself may be that of a job, if it is named.
+    """
+
+    @cache
+    def is_in_job(inner: Path) -> bool:
+        return inner != folder and (
+            any(map(_is_job_manifest, inner.glob("_manifest*.json"))) or is_in_job(inner.parent)
+        )
+
+    def is_of_job(file: str) -> bool:
+        path = Path(file)
+        is_row_map = file.endswith(_ROW_MAP)
+        vectors = path.with_name(path.name.removesuffix(_ROW_MAP) + ".npy")
+        return (is_row_map and vectors.is_file()) or is_in_job(path.parent)
+
+    return is_of_job
+
+
+def _is_job_manifest(file: Path) -> bool:
+    with suppress(OSError), file.open("rb") as opened:
+        return b'"flowvec_bulk"' in opened.read(100)
+    return False
+
+
 def _is_read(file: Path, folder: Path) -> bool:
     """Whether a file of a folder is an input."""
-    # A job whose output is in the folder writes its dead letters there.
-    is_dead_letters = file.name.endswith(DEAD_LETTERS)
-    return file.is_file() and not is_dead_letters and not is_hidden(file.relative_to(folder).parts)
+    is_visible = not (is_hidden(file.relative_to(folder).parts) or is_dead_letters(file.name))
+    return is_visible and file.is_file()
 
 
-def _remote_sources(url: str, file_format: str | None) -> list[Source]:
+def _remote_sources(
+    url: str, file_format: str | None, is_own: Callable[[str], bool]
+) -> list[Source]:
     files = remote_files(url)
+    if not (files and files[0].url == url):
+        files = [
+            file for file in files
+            if not (is_dead_letters(name_of(file.url)) or is_own(file.url))
+        ]  # fmt: skip
     kinds = [file_format or format_of(name_of(file.url)) for file in files]
     if files and files[0].url == url and kinds[0] is None:
         raise InputValueError(
