@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from flowvec.arrow import imported_arrow
+from flowvec.arrow import file_for_arrow, imported_arrow
 from flowvec.bulk.file_names import row_map_of
 from flowvec.bulk.verify import FolderInfo, folder_info, is_bulk_folder
 from flowvec.bundle.cached import origin_of
@@ -175,7 +175,7 @@ def _is_vectors_file(path: str | Path) -> bool:
             with Path(path).open("rb") as file:
                 return file.read(len(_NPY)) == _NPY
         arrow = imported_arrow()
-        metadata = arrow.parquet.read_schema(path).metadata or {}
+        metadata = arrow.parquet.read_schema(file_for_arrow(path)).metadata or {}
         about = json.loads(metadata.get(b"flowvec", b"{}"))
     except (OSError, ValueError):  # those of Arrow, too
         return False

@@ -95,7 +95,8 @@ def dead_letter_lines(dead_letters: Sequence[DeadLetter]) -> bytes:
 def manifest_bytes(content: Mapping[str, Any]) -> bytes:
     """A manifest as it is written."""
     text = json.dumps({"flowvec_bulk": VERSION, **content}, indent=1, ensure_ascii=False)
-    return (text + "\n").encode()
+    # Lone surrogates of a name that is not UTF-8 become escapes, which JSON reads as they were.
+    return (text + "\n").encode("utf-8", "backslashreplace")
 
 
 def shares_in(names: Iterable[str]) -> list[tuple[int, int]]:

@@ -18,6 +18,7 @@ from flowvec.cli.options import Json, counted, print_json, size_in_words
 from flowvec.convert import Converted, ConvertProgress, Labels, convert
 from flowvec.convert.options import FORMATS, ConvertFormat
 from flowvec.errors import InputValueError
+from flowvec.texts.unicode import printable
 from flowvec.texts.urls import name_of, shown
 from flowvec.vectors import Metric
 
@@ -123,7 +124,7 @@ def command(
         return
     typer.echo(f"{_rows(done)}; nothing was written" if dry_run else _in_words(done))
     for note in done.notes:
-        typer.echo(note)
+        typer.echo(printable(note))
 
 
 def _format_of(target: str, to: str | None) -> ConvertFormat:
@@ -149,7 +150,7 @@ def _in_words(done: Converted) -> str:
 
 
 def _rows(done: Converted) -> str:
-    return f"{done.target}: {counted(done.rows, 'row')} of {done.dim} x {done.dtype}"
+    return f"{shown(done.target)}: {counted(done.rows, 'row')} of {done.dim} x {done.dtype}"
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from flowvec.collection.store.rows import Item
 from flowvec.errors import InputValueError
 from flowvec.files import staged_file
 from flowvec.texts.places import check_apart, check_new
+from flowvec.texts.urls import shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -56,7 +57,7 @@ def dump(
             check_new(absolute_path(out), overwrite=overwrite)
             with staged_file(absolute_path(out)) as partial, partial.open("wb") as file:
                 count = _write(file, collection.rows(wanted), vectors)
-    typer.echo(f"{out}: {counted(count, 'row')}")
+    typer.echo(f"{shown(str(out))}: {counted(count, 'row')}")
 
 
 def _write(file: IO[bytes], rows: Iterable[Item], vectors: bool) -> int:

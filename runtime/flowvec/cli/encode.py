@@ -340,8 +340,8 @@ def _print_estimate(
     )
     if estimate.complete:
         typer.echo(
-            f"{shown(str(out))} holds a complete job of {counted(estimate.rows_before, 'row')}: the "
-            "same job has nothing left to do"
+            f"{shown(str(out))} holds a complete job of {counted(estimate.rows_before, 'row')}: "
+            "nothing is left to do for the same job"
         )
     elif estimate.rows_before:
         typer.echo(
@@ -349,7 +349,7 @@ def _print_estimate(
             "same job continues"
         )
     elif out is not None and Path(out).is_file():
-        typer.echo(f"{out} exists: give --restart to replace it")
+        typer.echo(f"{shown(out)} exists: give --restart to replace it")
 
 
 def _duration(seconds: float) -> str:

@@ -346,7 +346,9 @@ def index(
         # Rows that are numbered anew are refused without one of these options.
         can_repeat = id_field is not None or resume or replace
         again = "the same command" if can_repeat else "the same command with --resume"
-        typer.echo(f"{directory}: {rows_of(directory)} rows are there; {again} continues", err=True)
+        typer.echo(
+            f"{shown(place)}: {rows_of(directory)} rows are there; {again} continues", err=True
+        )
         raise typer.Exit(128 + stop.number)
     made = OtherVectors()
     if is_collection(directory):

@@ -19,6 +19,7 @@ from flowvec.bulk import BulkProgress, BulkSummary
 from flowvec.cli.json_lines import json_lines
 from flowvec.cli.options import counted
 from flowvec.errors import InputValueError
+from flowvec.texts.unicode import printable
 
 __all__ = [
     "TOO_MANY_DEAD",
@@ -149,7 +150,8 @@ def first_dead_letters(path: Path, most: int = 5) -> list[str]:
         for line in islice(file, most):
             letter = json.loads(line)
             named = "" if letter["id"] is None else f" (id {letter['id']})"
-            lines.append(f"{letter['source']}, row {letter['row']}{named}: {letter['reason']}")
+            line = f"{letter['source']}, row {letter['row']}{named}: {letter['reason']}"
+            lines.append(printable(line))
         if next(file, None) is not None:
             lines.append("...")
     return lines

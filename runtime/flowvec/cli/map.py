@@ -16,6 +16,7 @@ from flowvec.files import staged_file
 from flowvec.projection.collection_map import MAP_ROWS, MapFrame, map_frames
 from flowvec.projection.map_file import check_fields, map_page
 from flowvec.texts.places import check_apart, check_new
+from flowvec.texts.urls import shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -62,4 +63,4 @@ def map_command(
         )  # fmt: skip
         with staged_file(absolute_path(out)) as partial:
             partial.write_text(page, encoding="utf-8", errors="backslashreplace")
-    typer.echo(f"{out}: {counted(len(last.labels), 'point')}")
+    typer.echo(f"{shown(str(out))}: {counted(len(last.labels), 'point')}")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvec.arrow import imported_arrow
+from flowvec.arrow import file_for_arrow, imported_arrow
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.store.rows import Id, Item, Rows
 from flowvec.collection.store.values import scalar_of, storable
@@ -81,7 +81,10 @@ def write_parquet(
     schema = pa.schema(fields, metadata={_KEY: json.dumps(dict(about))})
     source, count = iter(rows), 0
     try:
-        with staged_file(path) as partial, pa.parquet.ParquetWriter(partial, schema) as writer:
+        with (
+            staged_file(path) as partial,
+            pa.parquet.ParquetWriter(file_for_arrow(partial, "wb"), schema) as writer,
+        ):
             while items := list(islice(source, _ROWS)):
                 flat = np.stack([item.vector for item in items]).astype(dtype).ravel()
                 columns = [
@@ -241,7 +244,7 @@ class _File:
         pa = imported_arrow()
         self.path = path
         try:
-            self._file = pa.parquet.ParquetFile(path)
+            self._file = pa.parquet.ParquetFile(file_for_arrow(path))
             schema = self._file.schema_arrow
             for name in ("id", "vector"):
                 if name not in schema.names:

@@ -35,7 +35,8 @@ from flowvec.errors import BulkError, ConvertError, InputValueError
 from flowvec.object_store import open_store
 from flowvec.optional import require
 from flowvec.texts.places import check_apart
-from flowvec.texts.urls import is_url, name_of, shown
+from flowvec.texts.unicode import replace_surrogates
+from flowvec.texts.urls import is_url, name_of, public, shown
 from flowvec.vectors import Metric
 
 __all__ = ["convert"]
@@ -125,7 +126,8 @@ def convert(
     imported_arrow("`flowvec convert`")
     destination = _target(source, target, to, collection, overwrite=overwrite)
     if table is None:
-        options = replace(options, table=destination.name.partition(".")[0] or "vectors")
+        name = replace_surrogates(destination.name.partition(".")[0])
+        options = replace(options, table=name or "vectors")
     with _opened(source, metric) as opened:
         check_apart(destination.path or target, [source], ConvertError)
         if dry_run:
@@ -137,7 +139,7 @@ def convert(
                 )
         info = opened.info
     return Converted(
-        target=shown(str(target)),
+        target=public(str(target)),
         format=to,
         rows=info.rows,
         dim=info.dim,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from flowvec.arguments import choice
+from flowvec.arrow import file_for_arrow
 from flowvec.errors import InputValueError
 from flowvec.texts.compression import (
     DAMAGE,
@@ -23,7 +24,7 @@ from flowvec.texts.compression import (
     is_hidden,
 )
 from flowvec.texts.remote import open_remote, remote_files, state_of
-from flowvec.texts.urls import is_url, name_of, recorded, shown, without_secrets
+from flowvec.texts.urls import is_url, name_of, public, recorded, shown, without_secrets
 from flowvec.texts.window import is_dead_letters
 
 __all__ = ["FORMATS", "STDIN", "Source", "find_sources", "open_binary"]
@@ -61,8 +62,8 @@ class Source:
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
-        return "standard input" if self.path == STDIN else shown(self.path)
+        """Its name in dead letters and errors."""
+        return "standard input" if self.path == STDIN else public(self.path)
 
     @property
     def is_compressed(self) -> bool:
@@ -91,7 +92,9 @@ class Source:
         Raises:
             InputValueError: its URL cannot be reached.
         """
-        return open_remote(self.path) if is_url(self.path) else self.absolute or self.path
+        if is_url(self.path):
+            return open_remote(self.path)
+        return file_for_arrow(self.absolute or self.path)
 
     def state(self) -> tuple[int, int]:
         """Its size in bytes, and its modification time in ns since 1970.
