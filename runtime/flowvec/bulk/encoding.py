@@ -44,7 +44,7 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.options import Truncation
 from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.inventory import Survey, survey_inputs
-from flowvec.texts.sources import STDIN, find_sources
+from flowvec.texts.sources import STDIN
 from flowvec.texts.urls import from_anywhere, name_of, recorded
 from flowvec.texts.window import Columns
 
@@ -184,10 +184,8 @@ def encode_files(
     fields = replace(fields, kept_as_json=out_format != "parquet", for_collection=into_collection)
     if skip_unchanged and not into_collection:
         raise InputValueError("only a collection can skip unchanged rows")
-    given = as_inputs(inputs)
     own = OwnFiles(url or path, is_file=is_file, into_collection=into_collection)
-    sources = find_sources(given, input_format, own.has)
-    own.check_apart(given, sources)
+    sources = own.sources(as_inputs(inputs), input_format)
     own.check_apart_from(encoder, changed_since)
     is_stdin = sources[0].path == STDIN
     if is_stdin and (share[1] > 1 or workers is not None):

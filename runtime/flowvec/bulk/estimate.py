@@ -143,14 +143,12 @@ def estimate_files(
     options = BulkOptions(
         out_format, fields, precision, prompt_name, "truncate", False, rows_per_shard
     )
-    given = as_inputs(inputs)
     before: FolderInfo | None = None
     if out is None:
-        sources = find_sources(given, input_format)
+        sources = find_sources(as_inputs(inputs), input_format)
     else:
         own = OwnFiles.of(out)
-        sources = find_sources(given, input_format, own.has)
-        own.check_apart(given, sources)
+        sources = own.sources(as_inputs(inputs), input_format)
         own.check_apart_from(encoder)
         before = own.job()
     if sources[0].path == STDIN:

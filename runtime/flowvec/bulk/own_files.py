@@ -8,7 +8,7 @@ input, or contains one, the job is refused before it writes anything.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from flowvec.collection.creation import is_collection
 from flowvec.encoder.encoder import Encoder
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.texts.places import Place, check_apart
-from flowvec.texts.sources import Source
+from flowvec.texts.sources import Source, find_sources
 from flowvec.texts.urls import is_url
 from flowvec.texts.window import DEAD_LETTERS
 
@@ -104,17 +104,18 @@ class OwnFiles:
             return None
         return next((one.path for one in self._written if Path(one.path).exists()), None)
 
-    def check_apart(self, inputs: Iterable[str | Path], sources: Iterable[Source]) -> None:
-        """Refuse a job that would replace what it reads.
-
-        Args:
-            inputs: as they were given: files, folders, globs and URLs.
-            sources: the files of these inputs.
+    def sources(self, inputs: Sequence[str | Path], file_format: str | None) -> list[Source]:
+        """The files that the job reads, as `find_sources` finds them, without its own.
 
         Raises:
-            InputValueError: an input is, or is in, what the job writes.
+            InputValueError: an input is, or is in, what the job writes; or as `find_sources`.
         """
-        read = [*inputs, *(source.absolute or source.path for source in sources)]
+        self._check_apart(inputs)
+        sources = find_sources(inputs, file_format, self.has)
+        self._check_apart([source.path for source in sources])
+        return sources
+
+    def _check_apart(self, read: Sequence[str | Path]) -> None:
         for one in self._written:
             check_apart(one.path, read, may_be_in=True)
 

@@ -38,7 +38,7 @@ from flowvec.sharded.stored_shard import (
     read_shard,
 )
 from flowvec.sparse.encoder import SparseEncoder
-from flowvec.texts.sources import STDIN, find_sources
+from flowvec.texts.sources import STDIN
 from flowvec.texts.urls import from_anywhere, is_url, shown
 
 __all__ = ["index_shards"]
@@ -149,11 +149,9 @@ def _inputs_of(
             place is or is in a model.
     """
     own = OwnFiles(place, is_of_job=is_sharded)
-    given = as_inputs(inputs)
-    sources = find_sources(given, input_format, own.has)
+    sources = own.sources(as_inputs(inputs), input_format)
     if sources[0].path == STDIN:
         raise InputValueError("standard input cannot be divided into shards")
-    own.check_apart(given, sources)
     for model in models:
         own.check_apart_from(model)
     return [from_anywhere(source.path) for source in sources]

@@ -120,8 +120,8 @@ def find_sources(
 ) -> list[Source]:
     """The files of inputs, in their order; files of a folder or glob by name.
 
-    Dead letters are not found in a folder or by a glob, and the output of a bulk job is not found
-    in a folder above it: name them to read them.
+    Dead letters and row maps are not found in a folder or by a glob, and the output of a bulk job
+    is not found in a folder above it: name them to read them.
 
     Args:
         inputs: files, folders (all readable files below them, except names that start with a dot or
@@ -159,7 +159,10 @@ def find_sources(
         elif not path.exists() and glob.has_magic(one):
             matches = glob.glob(one, recursive=True)  # noqa: PTH207 - absolute ones, too
             files = sorted(file for file in matches if Path(file).is_file())
-            files = [file for file in files if not (is_dead_letters(file) or is_own(file))]
+            files = [
+                file for file in files
+                if not (is_dead_letters(file) or _is_beside_shards(Path(file)) or is_own(file))
+            ]  # fmt: skip
         else:
             files = [one]
         if not files:
@@ -183,16 +186,21 @@ def _jobs_below(folder: Path) -> Callable[[str], bool]:
     @cache
     def is_in_job(inner: Path) -> bool:
         return inner != folder and (
-            any(map(_is_job_manifest, inner.glob("_manifest*.json"))) or is_in_job(inner.parent)
+            any(map(_is_job_manifest, _manifests_in(inner))) or is_in_job(inner.parent)
         )
 
-    def is_of_job(file: str) -> bool:
-        path = Path(file)
-        is_row_map = file.endswith(_ROW_MAP)
-        vectors = path.with_name(path.name.removesuffix(_ROW_MAP) + ".npy")
-        return (is_row_map and vectors.is_file()) or is_in_job(path.parent)
+    return lambda file: _is_beside_shards(Path(file)) or is_in_job(Path(file).parent)
 
-    return is_of_job
+
+def _is_beside_shards(file: Path) -> bool:
+    """Whether a file is a row map beside its vectors, or a hidden one of a bulk job."""
+    if file.name.endswith(_ROW_MAP):
+        return file.with_name(file.name.removesuffix(_ROW_MAP) + ".npy").is_file()
+    return file.name.startswith("_") and any(map(_is_job_manifest, _manifests_in(file.parent)))
+
+
+def _manifests_in(folder: Path) -> Iterator[Path]:
+    return folder.glob("_manifest*.json")
 
 
 def _is_job_manifest(file: Path) -> bool:
