@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flowvec.arguments import choice, whole_number
+from flowvec.arguments import choice, path_of, whole_number
 from flowvec.bulk.options import (
     MAX_TEXT_BYTES,
     ROWS_PER_SHARD,
@@ -147,6 +147,7 @@ def estimate_files(
     if out is None:
         sources = find_sources(as_inputs(inputs), input_format)
     else:
+        path_of("out", out)
         own = OwnFiles.of(out)
         sources = own.sources(as_inputs(inputs), input_format)
         own.check_apart_from(encoder)
