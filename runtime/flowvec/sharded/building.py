@@ -100,9 +100,9 @@ def index_shards(
     check_sparse_encoder_or_none(sparse_encoder)
     if full_text is not None:
         choice("full_text", full_text, TOKENIZERS)
+    ray = connected_ray(workers)
     place = place_of(out)
     paths = _inputs_of(inputs, options.get("input_format"), place, (encoder, sparse_encoder))
-    ray = connected_ray(workers)
     cpus = cpus_of(ray, workers, min(shards, workers.workers))
     dense = _LoadedModel.like(encoder, cpus)
     sparse = None if sparse_encoder is None else _LoadedModel.like(sparse_encoder, cpus)
