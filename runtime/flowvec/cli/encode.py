@@ -288,15 +288,15 @@ def _in_words(summary: BulkSummary, into: Path | None = None) -> str:
         into: the collection that it fills, if any; it is shown instead of the job's folder.
     """
     where = shown(str(into or summary.out))
-    if summary.complete and summary.rows_in and not summary.encoded:
-        if summary.shards_before == summary.shards:
+    if summary.complete and not summary.encoded:
+        if 0 < summary.shards == summary.shards_before:
             return (
                 f"{where}: nothing left to do: {summary.rows} x {summary.dim} "
                 f"{summary.precision} are there already{rejected_in_words(summary)}, in "
                 f"{counted(summary.shards, 'file' if into is None else 'shard')}; --restart "
                 "starts again"
             )
-        if summary.rows == summary.unchanged and not summary.pruned:
+        if 0 < summary.rows == summary.unchanged and not summary.pruned:
             return (
                 f"{where}: nothing left to do: {counted(summary.unchanged, 'row')} are there "
                 f"already, unchanged{rejected_in_words(summary)}"
