@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowvec.arguments import flag, path_of, text_or_none, whole_number
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import as_list
+from flowvec.texts.places import check_apart, check_new
 from flowvec.tokenizer.tokenizer import check_texts
 from flowvec_export.trust import Trust
 
@@ -53,13 +54,23 @@ def check_source(
     flag("trust.pickle", trust.pickle)
 
 
-def check_output(path: Path | None) -> None:
-    """Raise InputValueError before any long work if a file could not be written; None is no file.
+def check_output(
+    path: Path | None, inputs: Iterable[str | Path | None] = (), *, overwrite: bool = False
+) -> None:
+    """Check an output file before any long work.
 
-    An existing file is allowed.
+    Args:
+        path: the file; None is no file.
+        inputs: files and folders that are read; None, and names of models on the hub, are ignored.
+        overwrite: whether a file that exists may be replaced.
+
+    Raises:
+        InputValueError: it could not be written, exists, or is or is in an input.
     """
     if path is None:
         return
+    check_apart(path, inputs)
+    check_new(path, overwrite=overwrite)
     parent = path.absolute().parent
     if not parent.is_dir():
         raise InputValueError(f"there is no directory {parent}")

@@ -36,6 +36,7 @@ from flowvec.errors import (
 )
 from flowvec.progress import say
 from flowvec.sequences import as_list
+from flowvec.texts.places import check_apart
 from flowvec_export.arguments import (
     check_callback,
     check_source,
@@ -168,6 +169,7 @@ def export(
     """
     check_source(source, pooling=pooling, max_length=max_length, encoder_only=encoder_only)
     target = absolute_path(path_of("out", out))
+    check_apart(target, [source, transform if isinstance(transform, str | Path) else None])
     check_target(target, flag("overwrite", overwrite), _is_bundle)
     choice("weights", weights, WEIGHTS)
     for kind in as_list("variants", variants):

@@ -17,6 +17,7 @@ from flowvec.arguments import choice, flag, path_of
 from flowvec.bundle.bundle import absolute_path
 from flowvec.bundle.exported import open_bundle
 from flowvec.errors import ExportError
+from flowvec.texts.places import check_apart
 from flowvec_export.graph.editing import Surgeon
 from flowvec_export.graph.proto import OUTPUT, write_onnx
 from flowvec_export.staging import check_target, staged_directory
@@ -66,6 +67,7 @@ def export_bundle(
     target = absolute_path(path_of("out", out))
     flag("overwrite", overwrite)
     loaded = open_bundle(bundle)
+    check_apart(target, [loaded.path])
     if loaded.manifest.kind != "embedder":
         raise ExportError(
             f"{loaded.path} is a {loaded.manifest.kind}, and the layouts are those of embedders; "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from pathlib import Path
+from typing import Any, Literal
 
 from flowvec.optional import require
 
-__all__ = ["imported_arrow"]
+__all__ = ["file_for_arrow", "imported_arrow"]
 
 
 def imported_arrow(feature: str = "Parquet") -> Any:
@@ -24,3 +26,13 @@ def imported_arrow(feature: str = "Parquet") -> Any:
     import pyarrow.parquet
 
     return pyarrow
+
+
+def file_for_arrow(path: str | Path, mode: Literal["rb", "wb"] = "rb") -> Any:
+    """What pyarrow takes as a file: its path, or for a name that is not UTF-8 the open file."""
+    text = str(path)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # pyarrow takes the bytes of such a name here alone
+        return imported_arrow().OSFile(os.fsencode(text), mode)
+    return text

@@ -19,9 +19,10 @@ import torch
 import transformers
 
 from flowvec import Bundle, Encoder, InputValueError
+from flowvec.bundle.bundle import shipped_bundles
 from flowvec.encoder.batching import Batch, pad
 from flowvec.errors import ExportError
-from flowvec_export import Dense, Identity, export, read_source
+from flowvec_export import Dense, Identity, export, export_bundle, read_source
 from flowvec_export.assembly.parity import Parity
 from flowvec_export.staging import staged_directory
 from tests import trace_memo
@@ -224,6 +225,20 @@ def test_an_existing_directory_is_overwritten_only_if_requested(checkpoint, tmp_
             export(checkpoint("bert"), odd, overwrite=True)
     with pytest.raises(ExportError, match="cannot write"):
         export(checkpoint("bert"), tmp_path / "precious" / "file" / "b")
+
+
+def test_a_bundle_and_its_source_are_apart(checkpoint, tmp_path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(checkpoint("bert"), source)
+    (tmp_path / "link").symlink_to(source)
+    before = sorted(source.rglob("*"))
+    for out in (source, source / "bundle", tmp_path / "link" / "bundle", tmp_path):
+        with pytest.raises(InputValueError, match="the input"):
+            export(source, out, overwrite=True)
+    assert sorted(source.rglob("*")) == before
+    with pytest.raises(InputValueError, match="is in the input"):
+        export_bundle("mini", shipped_bundles()["mini"] / "other", "tei")
+    assert not (shipped_bundles()["mini"] / "other").exists()
 
 
 def test_a_directory_that_appears_meanwhile_is_left_alone(checkpoint, tmp_path) -> None:

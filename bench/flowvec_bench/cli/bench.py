@@ -8,7 +8,15 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from flowvec.cli.options import MODEL_HELP, Compute, Format, MaxBatchTokens, Provider, TextField
+from flowvec.cli.options import (
+    MODEL_HELP,
+    Compute,
+    Format,
+    MaxBatchTokens,
+    Overwrite,
+    Provider,
+    TextField,
+)
 from flowvec.encoder.encoder import Encoder, EncoderInfo
 from flowvec.errors import InputValueError
 from flowvec.optional import require
@@ -71,6 +79,7 @@ def throughput(
     compute: Compute = "auto",
     max_batch_tokens: MaxBatchTokens = None,
     json_out: JsonOut = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Texts and tokens per second: batches in input order, by characters, and by token count."""
     require("flowvec bench", "cpu,bench", "psutil")
@@ -80,7 +89,7 @@ def throughput(
 
     if batching is not None and batching not in BATCHINGS:
         raise InputValueError(f"batching must be one of {', '.join(BATCHINGS)}, not {batching!r}")
-    check_output(json_out)
+    check_output(json_out, (bundle, texts), overwrite=overwrite)
     if texts is None:
         items = mixed_lengths(count, seed)
     else:
@@ -147,13 +156,14 @@ def memory(
     compute: Compute = "auto",
     max_batch_tokens: MaxBatchTokens = None,
     json_out: JsonOut = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Growth of resident memory over a long stream of texts of mixed lengths."""
     require("flowvec bench", "cpu,bench", "psutil")
     from flowvec_bench.machine import describe_machine
     from flowvec_bench.speed.memory import measure_memory
 
-    check_output(json_out)
+    check_output(json_out, (bundle,), overwrite=overwrite)
     with (
         _loaded(bundle, provider, compute, max_batch_tokens) as encoder,
         bar("stream", texts, "texts") as progress,

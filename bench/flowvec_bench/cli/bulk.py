@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from flowvec.cli.options import MODEL_HELP
+from flowvec.cli.options import MODEL_HELP, Overwrite
 from flowvec.errors import InputValueError
 from flowvec.optional import require
 from flowvec.progress import say
@@ -43,6 +43,7 @@ def bulk(
     ] = None,
     json_out: JsonOut = None,
     report: Report = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Rows per second and memory of bulk jobs, compared with `Encoder.encode` in memory."""
     require("flowvec bench bulk", EXTRAS, "psutil", "matplotlib", "pyarrow")
@@ -54,7 +55,7 @@ def bulk(
     from flowvec_bench.texts import natural_sentences
 
     check_corpus(corpus)
-    check_outputs(json_out, report)
+    check_outputs(json_out, report, (corpus, model), overwrite=overwrite)
     if folder is not None and not folder.is_dir():
         raise InputValueError(f"{folder} is not a directory")
     with tempfile.TemporaryDirectory(dir=folder) as name:

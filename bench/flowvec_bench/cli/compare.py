@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flowvec.cli.options import Format, TextField
+from flowvec.cli.options import Format, Overwrite, TextField
 from flowvec.optional import require
 from flowvec_bench.cli.options import JsonOut, write_json
 from flowvec_export.arguments import check_output
@@ -53,6 +53,7 @@ def compare(
     text_field: TextField = "text",
     file_format: Format = None,
     json_out: JsonOut = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Compare every pooling with every transform by STS, isotropy and cost, and recommend one."""
     require("flowvec compare", "cpu,export,bench", *_NEEDS)
@@ -64,7 +65,7 @@ def compare(
     from flowvec_export.fitting.fit import FitSettings
     from flowvec_export.sts import read_sts
 
-    check_output(json_out)
+    check_output(json_out, (source, corpus, sts), overwrite=overwrite)
     chosen = parse_transforms(transforms)
     tasks = read_sts(sts)
     # Several seeds draw from twice as many texts, so that each fit uses different ones.

@@ -13,7 +13,16 @@ import typer
 
 from flowvec import Encoder, MultiVectorEncoder, Reranker, SparseEncoder
 from flowvec.bundle.exported import open_bundle
-from flowvec.cli.options import MODEL_HELP, Compute, Format, Json, Provider, TextField, print_json
+from flowvec.cli.options import (
+    MODEL_HELP,
+    Compute,
+    Format,
+    Json,
+    Overwrite,
+    Provider,
+    TextField,
+    print_json,
+)
 from flowvec.collection.reranking import RERANK_FROM
 from flowvec.errors import InputValueError
 from flowvec.optional import require
@@ -316,6 +325,7 @@ def isotropy(
     report: Annotated[
         Path | None, typer.Option(metavar="OUT", help="Also write a Markdown report, with charts.")
     ] = None,
+    overwrite: Overwrite = False,
     text_field: TextField = "text",
     file_format: Format = None,
     provider: Provider = None,
@@ -340,7 +350,8 @@ def isotropy(
     from flowvec_export.sts import read_sts
 
     if report is not None:
-        check_report_path(report)
+        inputs = (bundle, corpus, against, source, sts_folder)
+        check_report_path(report, inputs, overwrite=overwrite)
     bundles = [open_bundle(name) for name in (bundle, against) if name is not None]
     labels = label_bundles(bundles)
     tasks = [] if sts_folder is None else read_sts(sts_folder)

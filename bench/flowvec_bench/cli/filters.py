@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from flowvec.cli.options import Overwrite
 from flowvec.errors import InputValueError
 from flowvec.optional import require
 from flowvec.progress import say
@@ -56,6 +57,7 @@ def filters(
     seed: Annotated[int, typer.Option(min=0, help="Seed of rows, queries and filters.")] = 0,
     json_out: JsonOut = None,
     report: Report = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Compare recall, p50 and p99 of filtered searches in flowvec, LanceDB, Chroma and Qdrant.
 
@@ -69,7 +71,7 @@ def filters(
     from flowvec_bench.reports.tables import format_table
 
     racers = chosen(only, COLLECTIONS)
-    check_outputs(json_out, report)
+    check_outputs(json_out, report, (), overwrite=overwrite)
     shares = numbers("--selectivities", selectivities)
     if not all(0 < share <= 1 for share in shares):
         raise InputValueError(f"--selectivities must be above 0 and at most 1, not {selectivities}")

@@ -13,6 +13,7 @@ import typer
 
 from flowvec.bundle.bundle import shipped_bundles
 from flowvec.bundle.manifest import MANIFEST
+from flowvec.cli.options import Overwrite
 from flowvec.demo import load_passages
 from flowvec.errors import InputValueError
 from flowvec.optional import require
@@ -108,6 +109,7 @@ def http(
     name: Name = None,
     json_out: JsonOut = None,
     report: Report = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Load servers over HTTP: waits, texts per second, and what is answered in time.
 
@@ -129,7 +131,7 @@ def http(
         rounds,
         seed,
     )
-    check_outputs(json_out, report)
+    check_outputs(json_out, report, (target, corpus, tokenizer), overwrite=overwrite)
     texts = _sentences(corpus, _WORDS, count * texts_per_call, seed)
     short = _sentences(corpus, _SHORT_WORDS, _SHORT_TEXTS, seed)
     calls = [texts[i : i + texts_per_call] for i in range(0, len(texts), texts_per_call)]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from flowvec.cli.options import MODEL_HELP
+from flowvec.cli.options import MODEL_HELP, Overwrite
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
 from flowvec.files import staged_file
@@ -76,6 +76,7 @@ def retrieval(
     ] = None,
     json_out: JsonOut = None,
     report: Report = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Compare recall, queries per second, build time and bytes of flowvec's collection and others.
 
@@ -88,8 +89,10 @@ def retrieval(
     from flowvec_bench.reports.indexes import write_index_report
 
     racers = chosen(only, INDEXES)
-    check_outputs(json_out, report)
-    check_outputs(save_vectors, None)
+    check_outputs(
+        json_out, report, (corpus, vectors, model), overwrite=overwrite,
+        other=None if save_vectors is None else _npy(save_vectors),
+    )  # fmt: skip
     if (corpus is None) == (vectors is None):
         raise InputValueError("give either --corpus or --vectors")
     if vectors is not None:
@@ -129,9 +132,12 @@ def retrieval(
 
 def _save(matrix: Floats, path: Path) -> None:
     """Save vectors atomically; like `np.save`, it adds .npy to a name without it."""
-    target = path if path.name.endswith(".npy") else path.with_name(f"{path.name}.npy")
-    with staged_file(target) as staged, staged.open("wb") as file:
+    with staged_file(_npy(path)) as staged, staged.open("wb") as file:
         np.save(file, matrix)
+
+
+def _npy(path: Path) -> Path:
+    return path if path.name.endswith(".npy") else path.with_name(f"{path.name}.npy")
 
 
 def _read(path: Path, count: int) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +13,7 @@ import typer
 
 from flowvec.errors import InputValueError
 from flowvec.files import write_file
+from flowvec.texts.places import check_outputs_apart
 from flowvec_export.arguments import check_output
 
 __all__ = [
@@ -69,16 +70,34 @@ def check_corpus(corpus: Path) -> None:
         raise InputValueError(f"cannot read {corpus}: {error}") from None
 
 
-def check_outputs(json_out: Path | None, report: Path | None) -> None:
+def check_outputs(
+    json_out: Path | None,
+    report: Path | None,
+    inputs: Iterable[str | Path | None],
+    *,
+    overwrite: bool,
+    other: Path | None = None,
+) -> None:
     """Check output files before any long work.
 
+    Args:
+        json_out: the file of `--json-out`, if any.
+        report: the file of `--report`, if any; its charts are beside it.
+        inputs: files and folders that are read; None, and names of models, are ignored.
+        overwrite: whether files that exist may be replaced.
+        other: one more output.
+
     Raises:
-        InputValueError: a file could not be written.
+        InputValueError: a file could not be written, exists, is or is in an input, or is the same
+            as another output.
     """
-    for path in (json_out, report):
-        check_output(path)
     if report is not None and report.suffix != ".md":
         raise InputValueError(f"a report is a .md file, not {report.name}")
+    outs = (json_out, report, None if report is None else report.with_suffix(".svg"), other)
+    read = list(inputs)
+    for path in outs:
+        check_output(path, read, overwrite=overwrite)
+    check_outputs_apart(outs)
 
 
 def sample(texts: Iterator[str], count: int, seed: int, among: int = 200_000) -> list[str]:

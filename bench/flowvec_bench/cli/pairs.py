@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from flowvec.cli.options import Overwrite
 from flowvec.optional import require
 from flowvec.progress import say
 from flowvec_bench.cli.options import (
@@ -50,6 +51,7 @@ def pairs(
     name: Name = None,
     json_out: JsonOut = None,
     report: Report = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Seconds from raw text to the most similar pairs of sentences, compared with peers."""
     require("flowvec bench pairs", EXTRAS, *NEEDS, *NEEDS_FOR_PEERS)
@@ -62,7 +64,7 @@ def pairs(
     racers = chosen(only, pair_peers())
     check_model(model, tokenizer)
     check_corpus(corpus)
-    check_outputs(json_out, report)
+    check_outputs(json_out, report, (model, corpus, tokenizer), overwrite=overwrite)
     texts = sample(natural_sentences(corpus), count, seed)
     with opened_forms(model, tokenizer, max_length, racers) as (forms, folder):
         rows = race_pairs(

@@ -14,6 +14,7 @@ import typer
 
 from flowvec.bundle.bundle import shipped_bundles
 from flowvec.bundle.manifest import MANIFEST
+from flowvec.cli.options import Overwrite
 from flowvec.demo import load_passages
 from flowvec.optional import require
 from flowvec.progress import say
@@ -92,6 +93,7 @@ def peers(
     name: Name = None,
     json_out: JsonOut = None,
     report: Report = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Compare texts per second with other libraries: same weights, same texts, best settings.
 
@@ -99,6 +101,7 @@ def peers(
     for other work during the race.
     """
     require("flowvec bench peers", EXTRAS, *NEEDS, *NEEDS_FOR_PEERS)
+    check_outputs(json_out, report, (model, corpus, tokenizer, sts), overwrite=overwrite)
     if task == "rerank":
         _race_rerankers(
             model,
@@ -129,7 +132,6 @@ def peers(
     racers = chosen(only, {**FLOWVEC, **PEERS, **STATIC})
     check_model(model, tokenizer)
     check_corpus(corpus)
-    check_outputs(json_out, report)
     drawn = texts()
     with opened_forms(model, tokenizer, max_length, racers) as (forms, folder):
         if only is None:
@@ -189,7 +191,6 @@ def _race_kind(
     racers = chosen(only, encoders_of(kind))
     check_model(model, tokenizer)
     check_corpus(corpus)
-    check_outputs(json_out, report)
     drawn = texts()
     with opened_kind(kind, model, tokenizer, max_length, racers) as (forms, folder):
         options = options_of(forms)
@@ -232,7 +233,6 @@ def _race_rerankers(
     racers = chosen(only, rerankers())
     check_model(model, tokenizer)
     check_corpus(corpus)
-    check_outputs(json_out, report)
     pairs = pairs_of(read_paragraphs(corpus), natural_sentences(corpus), queries, seed)
     with opened_reranker(model, tokenizer, max_length or _PAIR_LENGTH, racers) as (
         forms,
@@ -284,6 +284,7 @@ def latency(
     name: Name = None,
     json_out: JsonOut = None,
     report: Report = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Measure how long callers with one short text each wait, and how many are served.
 
@@ -315,7 +316,7 @@ def latency(
     else:
         check_corpus(corpus)
         sentences = natural_sentences(corpus, *_SHORT_WORDS)
-    check_outputs(json_out, report)
+    check_outputs(json_out, report, (model, corpus, tokenizer), overwrite=overwrite)
     texts = sample(sentences, count, seed)
     opened = _bundle(model) if is_bundle else opened_forms(model, tokenizer, max_length, racers)
     with opened as (forms, folder):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from flowvec.errors import InputValueError
@@ -22,15 +22,22 @@ __all__ = ["check_report_path", "report_markdown", "write_report"]
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|])")
 
 
-def check_report_path(path: Path) -> None:
+def check_report_path(path: Path, inputs: Iterable[str | Path | None], *, overwrite: bool) -> None:
     """Check the report's path before the work is done.
 
+    Args:
+        path: the report; its charts are beside it.
+        inputs: files and folders that are read.
+        overwrite: whether files that exist may be replaced.
+
     Raises:
-        InputValueError: it does not end in .md, or cannot be written.
+        InputValueError: it does not end in .md, exists, is or is in an input, or cannot be
+            written.
     """
     if path.suffix.lower() != ".md":
         raise InputValueError(f"the report must be a .md file, not {path.name}")
-    check_output(path)
+    for one in (path, path.with_suffix(".svg")):
+        check_output(one, inputs, overwrite=overwrite)
 
 
 def write_report(

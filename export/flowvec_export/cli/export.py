@@ -10,6 +10,7 @@ import typer
 
 from flowvec.cli.options import Json, print_json
 from flowvec.errors import InputValueError
+from flowvec.texts.places import check_apart
 from flowvec_export.packages import require_packages
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -131,6 +132,7 @@ def export(
 
     if sts is not None and variants is None:
         raise InputValueError("--sts measures what variants lose: give --variants as well")
+    check_apart(out, (calibration, sts))
     tasks = () if sts is None else read_sts(sts)
     texts = None if calibration is None else read_corpus(calibration, rows=_CALIBRATION_ROWS)
     bundle = build(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flowvec.cli.options import Format, Json, TextField, print_json
+from flowvec.cli.options import Format, Json, Overwrite, TextField, print_json
 from flowvec.errors import InputValueError
 from flowvec.optional import require
 from flowvec.progress import bar
@@ -109,7 +109,7 @@ def fit(
     ] = None,
     trust_remote_code: RemoteCode = False,
     allow_pickle: Pickle = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files.")] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Fit a transform on a corpus, for `flowvec export --transform`.
@@ -137,7 +137,7 @@ def fit(
     parts = parse_method(method)
     if not like_the_paper:
         _check_given(context, parts)
-    _check_files(out, plot, overwrite, "flow" in parts)
+    _check_files(out, plot, (model, corpus), overwrite, "flow" in parts)
     if preset not in PRESETS:
         raise InputValueError(f"preset must be one of {', '.join(PRESETS)}, not {preset!r}")
     shape = _changed(
@@ -172,7 +172,7 @@ def fit(
         fitted = _like_the_paper(model, texts, seed, common)
     else:
         fitted = _fit(method, model, texts, max_length, settings, common)
-    save_transform(fitted.transform, fitted.recipe, out)
+    save_transform(fitted.transform, fitted.recipe, out, overwrite=overwrite)
     if plot is not None:
         from flowvec_export.fitting.plot import draw_learning_curve
 
@@ -212,14 +212,14 @@ def _changed(defaults: Any, **changes: Any) -> Any:
     return replace(defaults, **{name: v for name, v in changes.items() if v is not None})
 
 
-def _check_files(out: Path, plot: Path | None, overwrite: bool, has_flow: bool) -> None:
+def _check_files(
+    out: Path, plot: Path | None, inputs: Iterable[str], overwrite: bool, has_flow: bool
+) -> None:
     """Check the output before any long work."""
     if out.suffix != ".safetensors":
         raise InputValueError(f"a transform is a .safetensors file, not {out.name}")
     for path in (out, plot):
-        check_output(path)
-        if path is not None and path.exists() and not overwrite:
-            raise InputValueError(f"{path} exists; ask to overwrite it, or choose another name")
+        check_output(path, inputs, overwrite=overwrite)
     if plot is not None:
         from flowvec_export.fitting.plot import check_plot
 

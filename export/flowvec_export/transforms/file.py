@@ -19,9 +19,10 @@ import safetensors
 import torch
 from safetensors.torch import save
 
-from flowvec.arguments import path_of
+from flowvec.arguments import flag, path_of
 from flowvec.errors import ExportError, InputTypeError, InputValueError, first_line
 from flowvec.files import lfs_advice, write_file
+from flowvec.texts.places import check_new
 from flowvec_export.transforms import Transform, build_transform
 
 __all__ = ["FORMAT_VERSION", "Recipe", "load_transform", "save_transform"]
@@ -71,15 +72,23 @@ class Recipe:
     flowvec: str = ""
 
 
-def save_transform(transform: Transform, recipe: Recipe | None, path: str | Path) -> None:
+def save_transform(
+    transform: Transform, recipe: Recipe | None, path: str | Path, *, overwrite: bool = False
+) -> None:
     """Write a transform and its recipe, atomically.
 
-        >>> save_transform(Identity(4), None, "identity.safetensors")
+        >>> save_transform(Identity(4), None, "saved.safetensors")
+
+    Args:
+        transform: the transform.
+        recipe: how it was fitted; None if it was not.
+        path: a .safetensors file.
+        overwrite: replace a file that exists.
 
     Raises:
         InputTypeError: an argument is of another type.
-        InputValueError: the name does not end in .safetensors, the file cannot be written, or the
-            transform holds NaN or infinity.
+        InputValueError: the name does not end in .safetensors, the file exists or cannot be
+            written, or the transform holds NaN or infinity.
     """
     target = path_of("path", path)
     if not isinstance(transform, Transform):
@@ -88,6 +97,7 @@ def save_transform(transform: Transform, recipe: Recipe | None, path: str | Path
         raise InputTypeError(f"recipe must be a Recipe or None, not {type(recipe).__name__}")
     if target.suffix != ".safetensors":
         raise InputValueError(f"a transform is a .safetensors file, not {target.name}")
+    check_new(target, overwrite=flag("overwrite", overwrite))
     tensors = {
         # Copied, since a part that is used twice in a composition is stored twice.
         name: tensor.detach().to(torch.float32, copy=True).contiguous()

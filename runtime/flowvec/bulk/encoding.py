@@ -30,6 +30,7 @@ from flowvec.bulk.options import (
     url_of,
 )
 from flowvec.bulk.outputs import FileTarget, FolderTarget, Target, naming_output
+from flowvec.bulk.own_files import OwnFiles
 from flowvec.bulk.ray_workers import RayWorkers, imported_ray, shards_on_ray
 from flowvec.bulk.repeats import OnDuplicate, Repeats, SeenIds, check_rule, find_repeats
 from flowvec.bulk.runner import BulkProgress, RunResult, RunTally, Work, end_run, job_of
@@ -43,7 +44,7 @@ from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.options import Truncation
 from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.inventory import Survey, survey_inputs
-from flowvec.texts.sources import STDIN, find_sources
+from flowvec.texts.sources import STDIN
 from flowvec.texts.urls import from_anywhere, name_of, recorded
 from flowvec.texts.window import Columns
 
@@ -185,7 +186,9 @@ def encode_files(
     fields = replace(fields, kept_as_json=out_format != "parquet", for_collection=into_collection)
     if skip_unchanged and not into_collection:
         raise InputValueError("only a collection can skip unchanged rows")
-    sources = find_sources(as_inputs(inputs), input_format)
+    own = OwnFiles(url or path, is_file=is_file, into_collection=into_collection)
+    sources = own.sources(as_inputs(inputs), input_format)
+    own.check_apart_from(encoder, changed_since)
     is_stdin = sources[0].path == STDIN
     if is_stdin and (share[1] > 1 or workers is not None):
         raise InputValueError("standard input cannot be divided into shares or among workers")
@@ -218,9 +221,9 @@ def encode_files(
         raise InputValueError("a job that skips unchanged rows cannot be divided into shares")
     if workers is not None and (is_file or into_collection):
         raise InputValueError("on Ray the output is a folder of shards, or its URL")
-    if is_file and resume and path.exists():
+    if resume and (existing := own.existing()):
         raise BulkError(
-            f"{path} exists; name another file, or give --restart (resume=False) to replace it"
+            f"{existing} exists; name another file, or give --restart (resume=False) to replace it"
         )
     if workers is not None:
         imported_ray()  # fail before anything is read or written

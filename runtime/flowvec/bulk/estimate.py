@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flowvec.arguments import choice, whole_number
+from flowvec.arguments import choice, path_of, whole_number
 from flowvec.bulk.options import (
     MAX_TEXT_BYTES,
     ROWS_PER_SHARD,
@@ -19,6 +19,7 @@ from flowvec.bulk.options import (
     as_inputs,
     checked_fields,
 )
+from flowvec.bulk.own_files import OwnFiles
 from flowvec.bulk.runner import job_of
 from flowvec.bulk.shard_files import (
     BULK_PRECISIONS,
@@ -28,6 +29,7 @@ from flowvec.bulk.shard_files import (
     ShardSettings,
     dtype_of,
 )
+from flowvec.bulk.verify import FolderInfo
 from flowvec.bulk.windows import first_columns, read_windows
 from flowvec.encoder.argument import check_encoder
 from flowvec.encoder.encoder import Encoder
@@ -72,6 +74,8 @@ class Estimate:
         seconds: seconds to read, encode and write all rows on this machine, to a local disk.
         bytes: size of the vectors on disk.
         shards: shards that it would write.
+        rows_before: rows that a job in `out` has finished already.
+        complete: whether that job is complete, so that the same job has nothing left to do.
     """
 
     rows: int
@@ -82,11 +86,14 @@ class Estimate:
     seconds: float
     bytes: int
     shards: int
+    rows_before: int = 0
+    complete: bool = False
 
 
 def estimate_files(
     encoder: Encoder,
     inputs: str | Path | Iterable[str | Path],
+    out: str | Path | None = None,
     *,
     input_format: str | None = None,
     text_field: str | Sequence[str] = "text",
@@ -111,6 +118,7 @@ def estimate_files(
     Args:
         encoder: the model.
         inputs: as for `encode_files`, without standard input.
+        out: the job's output, if it is known: it is not an input, and what it holds is told.
         input_format: as for `encode_files`.
         text_field: as for `encode_files`.
         id_field: as for `encode_files`.
@@ -122,7 +130,7 @@ def estimate_files(
         max_text_bytes: as for `encode_files`.
 
     Raises:
-        InputValueError: an input cannot be read, or is standard input.
+        InputValueError: an input cannot be read, is standard input, or is in `out`.
     """
     check_encoder(encoder)
     whole_number("rows_per_shard", rows_per_shard)
@@ -135,7 +143,15 @@ def estimate_files(
     options = BulkOptions(
         out_format, fields, precision, prompt_name, "truncate", False, rows_per_shard
     )
-    sources = find_sources(as_inputs(inputs), input_format)
+    before: FolderInfo | None = None
+    if out is None:
+        sources = find_sources(as_inputs(inputs), input_format)
+    else:
+        path_of("out", out)
+        own = OwnFiles.of(out)
+        sources = own.sources(as_inputs(inputs), input_format)
+        own.check_apart_from(encoder)
+        before = own.job()
     if sources[0].path == STDIN:
         raise InputValueError("standard input cannot be read twice, so nothing can be estimated")
     columns = first_columns(sources, fields, rows_per_shard)
@@ -172,6 +188,8 @@ def estimate_files(
         seconds=max(measured.seconds * scale + reading / available_cores(), reading),
         bytes=round(embedded * scale * job.postprocess.out_dim * dtype_of(precision).itemsize),
         shards=-(-rows // rows_per_shard),
+        rows_before=0 if before is None else before.rows,
+        complete=before is not None and before.complete,
     )
 
 

@@ -74,7 +74,10 @@ def _merge(whole: JobFolder, folders: Sequence[JobFolder]) -> list[ShardRecord]:
     present = [folder.share for folder in folders]
     if missing := [i for i in range(1, count + 1) if (i, count) not in present]:
         named = ", ".join(f"{i}/{count}" for i in missing[:5])
-        raise BulkError(f"share {named} of {whole.out} is missing; run it with --shard, then merge")
+        are = f"share {named} of {whole.out} is missing: run it"
+        if len(missing) > 1:
+            are = f"shares {named} of {whole.out} are missing: run them"
+        raise BulkError(f"{are} with --shard, then merge")
     manifests = [folder.read_manifest() or {} for folder in folders]
     shards: dict[int, tuple[ShardRecord, int]] = {}  # by number, with the index of the share
     for index, (folder, manifest) in enumerate(zip(folders, manifests, strict=True)):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arrow import imported_arrow
+from flowvec.arrow import file_for_arrow, imported_arrow
 from flowvec.bulk.file_names import texts_name
 from flowvec.bulk.job_folder import JobFolder
 from flowvec.errors import BulkError
@@ -94,7 +94,7 @@ class _Npy:
 
 class _Parquet:
     def __init__(self, path: Path, stack: ExitStack) -> None:
-        self._file = stack.enter_context(imported_arrow().parquet.ParquetFile(path))
+        self._file = stack.enter_context(imported_arrow().parquet.ParquetFile(file_for_arrow(path)))
         about = self._file.metadata
         sizes = [about.row_group(i).num_rows for i in range(about.num_row_groups)]
         self._ends = np.cumsum(sizes)

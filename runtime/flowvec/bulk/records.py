@@ -97,7 +97,8 @@ def dead_letter_lines(dead_letters: Sequence[DeadLetter]) -> bytes:
 def manifest_bytes(content: Mapping[str, Any]) -> bytes:
     """A manifest as it is written."""
     text = json.dumps({"flowvec_bulk": VERSION, **content}, indent=1, ensure_ascii=False)
-    return (text + "\n").encode()
+    # Lone surrogates of a name that is not UTF-8 become escapes, which JSON reads as they were.
+    return (text + "\n").encode("utf-8", "backslashreplace")
 
 
 def shares_in(names: Iterable[str]) -> list[tuple[int, int]]:
@@ -133,10 +134,13 @@ def differences_of_shares(one: dict[str, Any], other: dict[str, Any]) -> Iterato
 
     def common(manifest: dict[str, Any]) -> dict[str, Any]:
         options = dict(manifest.get("options", {}))
-        options["share"] = options.get("share", [1, 1])[-1:]  # of how many
+        counts.append(options.pop("share", [1, 1])[-1])
         return {**comparable(manifest), "options": options}
 
+    counts: list[int] = []
     yield from differences(common(one), common(other))
+    if counts[0] != counts[1]:
+        yield f"it is divided into {counts[0]} shares, and not into {counts[1]}"
 
 
 def comparable(manifest: dict[str, Any]) -> dict[str, Any]:

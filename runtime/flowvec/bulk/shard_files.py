@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
-from flowvec.arrow import imported_arrow
+from flowvec.arrow import file_for_arrow, imported_arrow
 from flowvec.bulk.file_names import partial_of, row_map_of
 from flowvec.bundle.bundle import record_file
 from flowvec.encoder.postprocess import DTYPES, PRECISIONS, Precision
@@ -216,7 +216,7 @@ class _ParquetFile(_File):
             # Parquet has no integers below 32 bits; a dictionary of 256 values makes each one byte.
             with_dictionary.append("vector.list.element")
         self._writer = arrow.parquet.ParquetWriter(
-            self.partial,
+            file_for_arrow(self.partial, "wb"),
             self._schema,
             # Vectors look random: compression does not help.
             compression=dict.fromkeys(named, "zstd"),

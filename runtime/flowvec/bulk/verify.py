@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flowvec.arguments import flag
-from flowvec.arrow import imported_arrow
+from flowvec.arrow import file_for_arrow, imported_arrow
 from flowvec.bulk.file_names import row_map_name, texts_name
 from flowvec.bulk.job_folder import JobFolder
 from flowvec.bulk.open_folder import folder_at
@@ -245,7 +245,7 @@ def _rows(file: Path) -> int:
         return int(np.load(file, mmap_mode="r").shape[0])
     arrow = imported_arrow()
     try:
-        rows: int = arrow.parquet.read_metadata(file).num_rows
+        rows: int = arrow.parquet.read_metadata(file_for_arrow(file)).num_rows
     except arrow.ArrowException as error:
         raise ValueError(str(error)) from None
     return rows

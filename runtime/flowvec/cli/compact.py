@@ -9,6 +9,7 @@ import typer
 
 from flowvec.cli.options import Json, print_json
 from flowvec.collection.collection import Collection
+from flowvec.texts.urls import shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -26,4 +27,7 @@ def compact(
     if as_json:
         print_json({"path": info.path, "rows": info.rows, "before": before, "bytes": info.bytes})
     else:
-        typer.echo(f"{directory}: {info.rows} rows, {before:,} bytes before, {info.bytes:,} now")
+        typer.echo(
+            f"{shown(str(directory))}: {info.rows} rows, {before:,} bytes before, "
+            f"{info.bytes:,} now"
+        )

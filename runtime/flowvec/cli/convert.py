@@ -17,6 +17,7 @@ from flowvec.convert import Converted, ConvertProgress, Labels, convert
 from flowvec.convert.options import FORMATS, ConvertFormat
 from flowvec.errors import InputValueError
 from flowvec.progress import bar
+from flowvec.texts.unicode import printable
 from flowvec.texts.urls import name_of, shown
 from flowvec.vectors import Metric
 
@@ -122,7 +123,7 @@ def command(
         return
     typer.echo(f"{_rows(done)}; nothing was written" if dry_run else _in_words(done))
     for note in done.notes:
-        typer.echo(note)
+        typer.echo(printable(note))
 
 
 def _format_of(target: str, to: str | None) -> ConvertFormat:
@@ -148,7 +149,7 @@ def _in_words(done: Converted) -> str:
 
 
 def _rows(done: Converted) -> str:
-    return f"{done.target}: {counted(done.rows, 'row')} of {done.dim} x {done.dtype}"
+    return f"{shown(done.target)}: {counted(done.rows, 'row')} of {done.dim} x {done.dtype}"
 
 
 @contextmanager

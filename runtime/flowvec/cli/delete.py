@@ -11,6 +11,7 @@ from flowvec.cli.options import Json, counted, print_json
 from flowvec.cli.rows import Ids, Where, ids_named, parsed_filter
 from flowvec.collection.collection import Collection
 from flowvec.errors import InputValueError
+from flowvec.texts.urls import shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -55,4 +56,4 @@ def delete(
                    | ({"would_delete": count} if dry_run else {}))  # fmt: skip
         return
     done = "would be deleted" if dry_run else "deleted"
-    typer.echo(f"{directory}: {counted(count, 'row')} {done}, {rows} in all")
+    typer.echo(f"{shown(str(directory))}: {counted(count, 'row')} {done}, {rows} in all")

@@ -12,12 +12,14 @@ from typing import IO, Annotated
 import typer
 
 from flowvec.bundle.bundle import absolute_path
-from flowvec.cli.options import counted
+from flowvec.cli.options import Overwrite, counted
 from flowvec.cli.rows import Where, parsed_filter, row_as_json
 from flowvec.collection.collection import Collection
 from flowvec.collection.store.rows import Item
 from flowvec.errors import InputValueError
 from flowvec.files import staged_file
+from flowvec.texts.places import check_apart, check_new
+from flowvec.texts.urls import shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -30,7 +32,7 @@ def dump(
         typer.Option(
             "-o",
             "--out",
-            help="A .jsonl or .parquet file, which is replaced; by default standard output. "
+            help="A .jsonl or .parquet file; by default standard output. "
             "Parquet has the vectors and is read by `Collection.from_parquet`.",
         ),
     ] = None,
@@ -38,6 +40,7 @@ def dump(
     vectors: Annotated[
         bool, typer.Option("--vectors", help="Write the vectors to JSON lines too.")
     ] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write all rows, one JSON object a line: id, text, metadata."""
     wanted = parsed_filter(condition)
@@ -48,11 +51,13 @@ def dump(
             _print(collection.rows(wanted), vectors)
             return
         if out.suffix == ".parquet":
-            count = collection.to_parquet(out, filter=wanted)
+            count = collection.to_parquet(out, filter=wanted, overwrite=overwrite)
         else:
+            check_apart(absolute_path(out), [directory])
+            check_new(absolute_path(out), overwrite=overwrite)
             with staged_file(absolute_path(out)) as partial, partial.open("wb") as file:
                 count = _write(file, collection.rows(wanted), vectors)
-    typer.echo(f"{out}: {counted(count, 'row')}")
+    typer.echo(f"{shown(str(out))}: {counted(count, 'row')}")
 
 
 def _write(file: IO[bytes], rows: Iterable[Item], vectors: bool) -> int:

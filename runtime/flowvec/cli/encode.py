@@ -44,7 +44,7 @@ from flowvec.cli.options import (
 from flowvec.cli.other_vectors import tell_lacking
 from flowvec.encoder.encoder import Encoder
 from flowvec.errors import InputValueError
-from flowvec.texts.urls import shown_command
+from flowvec.texts.urls import shown, shown_command
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -199,7 +199,7 @@ def encode(
         if dry_run:
             is_npy = out_format == "npy" or (out is not None and out.endswith(".npy"))
             common["out_format"] = "npy" if is_npy else "parquet"
-            _print_estimate(encoder, inputs, common, into=into, as_json=as_json)
+            _print_estimate(encoder, inputs, out, common, into=into, as_json=as_json)
             return
         clean = nullcontext() if on_ray is None else _ray_says_nothing_more()
         with stopping() as stop, progress("encode") as on_progress, clean:
@@ -289,6 +289,20 @@ def _in_words(summary: BulkSummary, into: Path | None = None) -> str:
         summary: the summary of a job.
         into: the collection that it fills, if any; it is shown instead of the job's folder.
     """
+    where = shown(str(into or summary.out))
+    if summary.complete and not summary.encoded:
+        if 0 < summary.shards == summary.shards_before:
+            return (
+                f"{where}: nothing left to do: {summary.rows} x {summary.dim} "
+                f"{summary.precision} are there already{rejected_in_words(summary)}, in "
+                f"{counted(summary.shards, 'file' if into is None else 'shard')}; --restart "
+                "starts again"
+            )
+        if 0 < summary.rows == summary.unchanged and not summary.pruned:
+            return (
+                f"{where}: nothing left to do: {counted(summary.unchanged, 'row')} are there "
+                f"already, unchanged{rejected_in_words(summary)}"
+            )
     rate = summary.encoded / summary.seconds if summary.seconds else 0.0
     same = f" ({summary.unchanged} unchanged)" if summary.unchanged else ""
     before = f", {summary.shards_before} of them before" if summary.shards_before else ""
@@ -296,7 +310,7 @@ def _in_words(summary: BulkSummary, into: Path | None = None) -> str:
     same += f" ({summary.carried} carried over)" if summary.carried else ""
     cut = f"; {summary.truncated} texts were cut" if summary.truncated else ""
     return (
-        f"{into or summary.out}: {counted(summary.rows_in, 'row')} in, "
+        f"{where}: {counted(summary.rows_in, 'row')} in, "
         f"{summary.rows} x {summary.dim} {summary.precision} out{same}"
         f"{rejected_in_words(summary)}; "
         f"{counted(summary.shards, 'file' if into is None else 'shard')}{before}; "
@@ -308,12 +322,13 @@ def _in_words(summary: BulkSummary, into: Path | None = None) -> str:
 def _print_estimate(
     encoder: Encoder,
     inputs: list[str],
+    out: str | None,
     common: dict[str, Any],
     *,
     into: Path | None,
     as_json: bool,
 ) -> None:
-    estimate = estimate_files(encoder, inputs, **common)
+    estimate = estimate_files(encoder, inputs, out, **common)
     if as_json:
         print_json(asdict(estimate))
         return
@@ -325,6 +340,18 @@ def _print_estimate(
         f"{size_in_words(estimate.bytes)} of vectors in {counted(estimate.shards, 'shard')}; of "
         f"{counted(estimate.sampled, 'sampled row')} {estimate.dead_share:.1%} cannot be embedded"
     )
+    if estimate.complete:
+        typer.echo(
+            f"{shown(str(out))} holds a complete job of {counted(estimate.rows_before, 'row')}: "
+            "nothing is left to do for the same job"
+        )
+    elif estimate.rows_before:
+        typer.echo(
+            f"{shown(str(out))} holds {counted(estimate.rows_before, 'row')} of a job, which the "
+            "same job continues"
+        )
+    elif out is not None and Path(out).is_file():
+        typer.echo(f"{shown(out)} exists: give --restart to replace it")
 
 
 def _duration(seconds: float) -> str:

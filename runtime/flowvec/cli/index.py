@@ -53,6 +53,7 @@ from flowvec.errors import BundleError, ExportError, InputValueError, MissingDep
 from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.sharded import index_shards, is_sharded
 from flowvec.sparse.encoder import SparseEncoder
+from flowvec.texts.places import check_apart
 from flowvec.texts.urls import is_url, shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -302,6 +303,7 @@ def index(
     elif model is None:
         raise InputValueError(f"{directory} is not a collection yet; give --model to create one")
     # Before the job, so that a wrong name is said at once.
+    check_apart(directory, (sparse_model, token_model))
     sparse_encoder = None if sparse_model is None else SparseEncoder.load(sparse_model)
     if sparse_encoder is not None:
         check_sparse_vectors(directory, sparse_encoder)
@@ -346,7 +348,9 @@ def index(
         # Rows that are numbered anew are refused without one of these options.
         can_repeat = id_field is not None or resume or replace
         again = "the same command" if can_repeat else "the same command with --resume"
-        typer.echo(f"{directory}: {rows_of(directory)} rows are there; {again} continues", err=True)
+        typer.echo(
+            f"{shown(place)}: {rows_of(directory)} rows are there; {again} continues", err=True
+        )
         raise typer.Exit(128 + stop.number)
     made = OtherVectors()
     if is_collection(directory):

@@ -57,7 +57,8 @@ def print_summary(
     ]  # fmt: skip
     there = f" ({', '.join(counts)})" if counts else ""
     typer.echo(
-        f"{directory}: {counted(added, 'row')} added{there}{rejected_in_words(summary)}, "
+        f"{shown(str(directory))}: {counted(added, 'row')} added{there}"
+        f"{rejected_in_words(summary)}, "
         f"{f'{summary.pruned} pruned, ' if summary.pruned else ''}"
         f"{rows} in all, {summary.dim} dimensions"
     )
@@ -68,7 +69,7 @@ def print_summary(
         letters = Path(f"{directory}{DEAD_LETTERS}")
         for line in first_dead_letters(letters):
             typer.echo(f"skipped: {line}")
-        typer.echo(f"dead letters: {letters}")
+        typer.echo(f"dead letters: {shown(str(letters))}")
 
 
 def print_other_vectors(directory: Path, made: OtherVectors, *, as_json: bool) -> None:
@@ -76,7 +77,7 @@ def print_other_vectors(directory: Path, made: OtherVectors, *, as_json: bool) -
     if as_json:
         print_json({"path": str(directory), "rows": rows_of(directory), **_counts(made)})
         return
-    typer.echo(f"{directory}: {counted(rows_of(directory), 'row')}")
+    typer.echo(f"{shown(str(directory))}: {counted(rows_of(directory), 'row')}")
     _print_counts(made)
 
 

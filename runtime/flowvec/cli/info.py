@@ -19,6 +19,7 @@ from flowvec.collection.collection import Collection
 from flowvec.collection.store.store import FILE
 from flowvec.errors import BundleError
 from flowvec.sharded.manifest import is_sharded, read_manifest
+from flowvec.texts.unicode import printable
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -76,7 +77,7 @@ def info(
     figures |= {f"file {name}": f"{record['bytes']:,} bytes" for name, record in files.items()}
     width = max(map(len, figures))
     for key, value in figures.items():
-        typer.echo(f"{key:{width}}  {_plain(value)}")
+        typer.echo(printable(f"{key:{width}}  {_plain(value)}"))
 
 
 def _explained(target: str, error: BundleError) -> str | None:

@@ -18,6 +18,7 @@ from flowvec.cli.json_lines import json_lines
 from flowvec.cli.options import counted
 from flowvec.errors import InputValueError
 from flowvec.progress import bar
+from flowvec.texts.unicode import printable
 
 __all__ = [
     "TOO_MANY_DEAD",
@@ -148,7 +149,8 @@ def first_dead_letters(path: Path, most: int = 5) -> list[str]:
         for line in islice(file, most):
             letter = json.loads(line)
             named = "" if letter["id"] is None else f" (id {letter['id']})"
-            lines.append(f"{letter['source']}, row {letter['row']}{named}: {letter['reason']}")
+            line = f"{letter['source']}, row {letter['row']}{named}: {letter['reason']}"
+            lines.append(printable(line))
         if next(file, None) is not None:
             lines.append("...")
     return lines

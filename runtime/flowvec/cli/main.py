@@ -18,6 +18,7 @@ from flowvec.cli.interrupts import INTERRUPT_EXIT, interruptible, starting, was_
 from flowvec.compat import override
 from flowvec.errors import FlowvecError
 from flowvec.progress import hide
+from flowvec.texts.unicode import printable
 from flowvec.version import __version__
 
 __all__ = ["main"]
@@ -141,7 +142,7 @@ def _run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # the terminal may not be able to show a text
             with suppress(OSError):  # the stream may not be seekable
-                stream.reconfigure(errors="replace")
+                stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except Exception as error:
@@ -151,9 +152,9 @@ def _run() -> None:
         if not isinstance(error, FlowvecError | OSError):
             raise
         if isinstance(error, OSError):
-            typer.echo(f"flowvec: {_why(error)}", err=True)
+            typer.echo(f"flowvec: {printable(_why(error))}", err=True)
             sys.exit(1)
-        typer.echo(f"flowvec: {error}", err=True)
+        typer.echo(f"flowvec: {printable(str(error))}", err=True)
         sys.exit(2)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from flowvec.bulk import merge_shares
 from flowvec.cli.options import Json, counted, print_json
+from flowvec.texts.urls import shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 
@@ -31,6 +32,6 @@ def merge(
         print_json(asdict(merged))
     else:
         typer.echo(
-            f"{directory}: {merged.rows} rows in {counted(merged.shards, 'shard')}, "
+            f"{shown(directory)}: {merged.rows} rows in {counted(merged.shards, 'shard')}, "
             f"{counted(merged.dead_letters, 'dead letter')}; flowvec verify reads all vectors"
         )

@@ -17,6 +17,7 @@ __all__ = [
     "IdField",
     "Json",
     "MaxBatchTokens",
+    "Overwrite",
     "Provider",
     "Revision",
     "ShardTimeout",
@@ -77,6 +78,7 @@ ShardTimeout = Annotated[
         help="Seconds that a shard may take to answer. A shard below a URL is downloaded first.",
     ),
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,8 @@ from flowvec.cli.options import Json, counted, print_json
 from flowvec.collection.collection import Collection
 from flowvec.errors import CorruptCollectionError, InputValueError
 from flowvec.sharded import is_sharded, verify_shards
-from flowvec.texts.urls import is_url, shown
+from flowvec.texts.unicode import printable
+from flowvec.texts.urls import is_url, public, shown
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 _AGAIN = (
@@ -82,11 +84,16 @@ def verify(
     if as_json:
         print_json({"rows": rows, "problems": problems, "lost": lost})
     else:
-        typer.echo("\n".join(problems) or f"{directory}: {rows} rows, all well")
+        _print_lines(problems or [f"{directory}: {rows} rows, all well"])
         if salvage is not None:
-            typer.echo(f"{salvage}: made of all intact rows; {lost} were lost")
+            typer.echo(f"{shown(str(salvage))}: made of all intact rows; {lost} were lost")
     if problems:
         raise typer.Exit(1)
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(printable(line))
 
 
 def _verify_bulk(directory: str, clean: bool, as_json: bool) -> None:
@@ -96,12 +103,11 @@ def _verify_bulk(directory: str, clean: bool, as_json: bool) -> None:
     else:
         left_out = f"{check.duplicates} duplicates left out, " if check.duplicates else ""
         whole = (
-            f"{shown(directory)}: {check.rows} rows in {counted(check.shards, 'shard')}, "
+            f"{public(directory)}: {check.rows} rows in {counted(check.shards, 'shard')}, "
             f"{counted(check.dead_letters, 'dead letter')}, {left_out}all well"
         )
-        for name in check.removed:
-            typer.echo(f"removed {name}")
-        typer.echo("\n".join((*check.problems, _AGAIN)) if check.problems else whole)
+        _print_lines(f"removed {name}" for name in check.removed)
+        _print_lines((*check.problems, _AGAIN) if check.problems else (whole,))
     if check.problems:
         raise typer.Exit(1)
 
@@ -113,10 +119,10 @@ def _verify_shards(directory: str, clean: bool, as_json: bool) -> None:
     if as_json:
         print_json(asdict(check))
     else:
-        for name in check.removed:
-            typer.echo(f"removed {name}")
-        where = shown(directory)
-        whole = f"{where}: {check.rows} rows in {counted(check.shards, 'shard')}, all well"
-        typer.echo("\n".join(check.problems) or whole)
+        _print_lines(f"removed {name}" for name in check.removed)
+        whole = (
+            f"{public(directory)}: {check.rows} rows in {counted(check.shards, 'shard')}, all well"
+        )
+        _print_lines(check.problems or (whole,))
     if check.problems:
         raise typer.Exit(1)

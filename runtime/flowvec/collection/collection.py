@@ -59,6 +59,7 @@ from flowvec.sequences import as_list
 from flowvec.sparse.checking import checked_sparse, chosen_rows
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.sparse.vectors import SparseVectors
+from flowvec.texts.places import check_apart, check_new
 from flowvec.texts.unicode import replace_surrogates, without_surrogates
 from flowvec.texts.window import WINDOW
 from flowvec.tokenizer.tokenizer import check_texts
@@ -483,16 +484,19 @@ class Collection(SearchMethods, FieldMethods):
 
     # --- Parquet files and salvage ---------------------------------------------------------------
 
-    def to_parquet(self, path: str | Path, *, filter: Filter | None = None) -> int:
+    def to_parquet(
+        self, path: str | Path, *, filter: Filter | None = None, overwrite: bool = False
+    ) -> int:
         """Write all rows to a Parquet file (extra `[files]`), and return how many.
 
         Args:
-            path: a .parquet file, which is replaced.
+            path: a .parquet file, outside the collection's directory.
             filter: only rows that meet it, as for `search`.
+            overwrite: replace a file that exists.
 
         Raises:
             InputTypeError, InputValueError: the filter is not valid, or the file has another
-                extension.
+                extension, exists, or is in the collection's directory.
             CollectionError: it cannot be written.
             CorruptCollectionError: a row does not match its checksum.
             MissingDependencyError: pyarrow is not installed.
@@ -500,6 +504,8 @@ class Collection(SearchMethods, FieldMethods):
         file = absolute_path(path)
         if file.suffix != ".parquet":
             raise InputValueError(f"to_parquet writes a .parquet file, not {file.name}")
+        check_apart(file, [self._path])
+        check_new(file, overwrite=flag("overwrite", overwrite))
         with self._access.reading():  # one state of all rows
             settings = self._store.meta.read_settings()
             about = {key: value for key, value in settings.as_meta().items() if key in _KEPT}
@@ -536,13 +542,15 @@ class Collection(SearchMethods, FieldMethods):
 
         Raises:
             InputTypeError, InputValueError: a file cannot be read, or holds rows that are not
-                valid; the files are of different models; a folder holds an unfinished job.
+                valid; the files are of different models; a folder holds an unfinished job, or the
+                new collection.
             CollectionError: the directory is not empty or cannot be written.
             MissingDependencyError: pyarrow is not installed.
         """
         read = read_parquet(parquet)
         about = read.about
         with read.files:
+            check_apart(absolute_path(path), read.read)
             return cls._create_from(
                 path,
                 read.batches,
@@ -606,8 +614,10 @@ class Collection(SearchMethods, FieldMethods):
 
         Raises:
             CollectionError: there is no collection at `path`, or `into` cannot be created.
+            InputValueError: one of the directories contains the other.
             CorruptCollectionError: the settings are damaged too.
         """
+        check_apart(absolute_path(into), [absolute_path(path)])
         store = Store(absolute_path(path) / FILE)
         try:
             settings = store.meta.parse_settings(store.meta.read())

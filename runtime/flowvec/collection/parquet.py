@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvec.arrow import imported_arrow
+from flowvec.arrow import file_for_arrow, imported_arrow
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.store.rows import Id, Item, Rows
 from flowvec.collection.store.values import scalar_of, storable
@@ -86,7 +86,10 @@ def write_parquet(
     schema = pa.schema(fields, metadata={_KEY: json.dumps(dict(about))})
     source, count = iter(rows), 0
     try:
-        with staged_file(path) as partial, pa.parquet.ParquetWriter(partial, schema) as writer:
+        with (
+            staged_file(path) as partial,
+            pa.parquet.ParquetWriter(file_for_arrow(partial, "wb"), schema) as writer,
+        ):
             while items := list(islice(source, _ROWS)):
                 flat = np.stack([item.vector for item in items]).astype(dtype).ravel()
                 columns = [
@@ -141,6 +144,7 @@ class ParquetRows:
         dtype: how they are stored, `float32` or `float16`.
         batches: the rows.
         files: closes the files.
+        read: the files, and the folders that were named.
     """
 
     about: Mapping[str, str]
@@ -148,6 +152,7 @@ class ParquetRows:
     dtype: str
     batches: Iterator[Rows]
     files: ExitStack
+    read: Sequence[Path]
 
 
 def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
@@ -175,6 +180,7 @@ def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
 def _opened(source: str | Path | Sequence[str | Path], open_files: ExitStack) -> ParquetRows:
     several = as_list("parquet", source) if not isinstance(source, str | Path) else [source]
     opened: list[_File] = []
+    read: list[Path] = []
     for one in several:
         if not isinstance(one, str | Path):
             raise InputTypeError(f"parquet is a file, a folder or a glob, not {one!r}")
@@ -182,6 +188,7 @@ def _opened(source: str | Path | Sequence[str | Path], open_files: ExitStack) ->
         for path in paths:
             opened.append(_File(path, of_job))
             open_files.callback(opened[-1].close)
+        read += [absolute_path(one), *paths]
     if not opened:
         raise InputValueError("parquet names no file")
     first = opened[0]
@@ -197,7 +204,7 @@ def _opened(source: str | Path | Sequence[str | Path], open_files: ExitStack) ->
                     "combined in one collection"
                 )
     batches = (rows for file in opened for rows in file.rows())
-    return ParquetRows(first.about, first.dim, first.dtype, batches, open_files.pop_all())
+    return ParquetRows(first.about, first.dim, first.dtype, batches, open_files.pop_all(), read)
 
 
 def _files_and_manifest(path: Path) -> tuple[list[Path], dict[str, str]]:
@@ -257,7 +264,7 @@ class _File:
             if advice := lfs_advice(path):
                 raise InputValueError(advice)
             # pyarrow leaves a file open that it opened itself and cannot read.
-            self._handle = pa.OSFile(os.fspath(path))
+            self._handle = pa.OSFile(os.fsencode(path))
             self._file = pa.parquet.ParquetFile(self._handle)
             schema = self._file.schema_arrow
             for name in ("id", "vector"):

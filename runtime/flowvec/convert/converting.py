@@ -14,7 +14,7 @@ from flowvec.arrow import imported_arrow
 from flowvec.bulk.verify import is_bulk_folder
 from flowvec.collection.creation import is_collection
 from flowvec.collection.store.absence import SHARDS_FILE
-from flowvec.convert.bucket_target import BucketTarget, bucket_target
+from flowvec.convert.bucket_target import bucket_target
 from flowvec.convert.collection_source import CollectionSource
 from flowvec.convert.file_target import KEEP_DTYPE, FileTarget
 from flowvec.convert.job_source import JobSource
@@ -34,7 +34,9 @@ from flowvec.convert.target import Target, Written
 from flowvec.errors import BulkError, ConvertError, InputValueError
 from flowvec.object_store import open_store
 from flowvec.optional import require
-from flowvec.texts.urls import is_url, name_of, shown
+from flowvec.texts.places import check_apart
+from flowvec.texts.unicode import replace_surrogates
+from flowvec.texts.urls import is_url, name_of, public, shown
 from flowvec.vectors import Metric
 
 __all__ = ["convert"]
@@ -124,9 +126,10 @@ def convert(
     imported_arrow("`flowvec convert`")
     destination = _target(source, target, to, collection, overwrite=overwrite)
     if table is None:
-        options = replace(options, table=destination.name.partition(".")[0] or "vectors")
+        name = replace_surrogates(destination.name.partition(".")[0])
+        options = replace(options, table=name or "vectors")
     with _opened(source, metric) as opened:
-        _check_apart(str(source), str(target), destination)
+        check_apart(destination.path or target, [source], ConvertError)
         if dry_run:
             written = _dry_run(Rows(opened, options, destination.work, None), destination, to)
         else:
@@ -136,7 +139,7 @@ def convert(
                 )
         info = opened.info
     return Converted(
-        target=shown(str(target)),
+        target=public(str(target)),
         format=to,
         rows=info.rows,
         dim=info.dim,
@@ -233,23 +236,3 @@ def _opened(source: str | Path, metric: Metric | None) -> Source:
     raise ConvertError(
         f"{shown(name)} is neither the folder of a bulk job nor a collection{missing}"
     )
-
-
-def _check_apart(source: str, target: str, destination: Target) -> None:
-    """Refuse a target that contains the source, or is in it.
-
-    Raises:
-        ConvertError: it does.
-    """
-    if is_url(source) and isinstance(destination, BucketTarget):
-        parts = [name_of(url).rstrip("/").split("/") for url in (source, target)]
-        are_apart = any(one != other for one, other in zip(*parts, strict=False))
-    elif is_url(source) or destination.path is None:
-        return
-    else:
-        folder, place = Path(source).resolve(), destination.path.resolve()
-        are_apart = folder != place and folder not in place.parents and place not in folder.parents
-    if not are_apart:
-        raise ConvertError(
-            f"the target {shown(target)} and the source {shown(source)} contain each other"
-        )

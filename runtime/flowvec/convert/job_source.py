@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvec.arrow import imported_arrow
+from flowvec.arrow import file_for_arrow, imported_arrow
 from flowvec.bulk.file_names import row_map_name
 from flowvec.bulk.job_folder import JobFolder
 from flowvec.bulk.open_folder import folder_at
@@ -92,7 +92,7 @@ class JobSource(Source):
                 fields = [pa.field("id", pa.int64() if is_number else pa.string())]
                 fields += [pa.field("metadata", pa.string())] if self._keeps else []
             else:
-                written = pa.parquet.read_schema(path)
+                written = pa.parquet.read_schema(file_for_arrow(path))
                 dim = int(written.field("vector").type.list_size)
                 fields = [
                     pa.field("id", id_type(field.type)) if field.name == "id" else field
@@ -145,7 +145,7 @@ class JobSource(Source):
         pa = imported_arrow()
         where = self._folder.where(record.file)
         try:
-            with pa.parquet.ParquetFile(path) as file:
+            with pa.parquet.ParquetFile(file_for_arrow(path)) as file:
                 names = self.schema.names
                 for batch in file.iter_batches(block_rows(self._dim()), columns=names):
                     columns = [

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flowvec.arrow import imported_arrow
+from flowvec.arrow import file_for_arrow, imported_arrow
 from flowvec.convert.rows import Rows
 from flowvec.convert.source import SourceInfo
 
@@ -35,7 +35,7 @@ class RowsFile:
         self._count = 0
         self._schema = schema
         self._writer = pa.parquet.ParquetWriter(
-            path,
+            file_for_arrow(path, "wb"),
             schema,
             # Vectors look random: neither compression nor a dictionary helps.
             compression=dict.fromkeys(plain, "zstd"),

@@ -6,6 +6,7 @@ small batch in memory, so memory does not grow with the rows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,7 +39,7 @@ def sorted_by_id(blocks: Iterable[Any], schema: Any, scratch: Path) -> Iterator[
 
     def saved(batches: Iterable[Any]) -> Path:
         path = scratch / f"run-{next(numbers)}.arrow"
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        with pa.OSFile(os.fsencode(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
         return path
@@ -81,7 +82,7 @@ def _merged(runs: list[Path]) -> Iterator[Any]:
     """The rows of sorted files in order; the files are deleted."""
     pa = imported_arrow()
     with ExitStack() as stack:
-        files = [stack.enter_context(pa.OSFile(str(run), "rb")) for run in runs]
+        files = [stack.enter_context(pa.OSFile(os.fsencode(run), "rb")) for run in runs]
         readers = [stack.enter_context(pa.ipc.open_stream(file)) for file in files]
         heads = {number: _next(reader) for number, reader in enumerate(readers)}
         while heads := {number: head for number, head in heads.items() if head is not None}:

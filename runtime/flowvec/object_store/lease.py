@@ -47,6 +47,7 @@ class Lease:
             out: what it gives the right to write, for messages; None is the store's URL.
         """
         self._out = store.url if out is None else out
+        store.called[name] = self._out  # users know what they write, not this object
         self._store = store
         self._name = name
         self._seconds = LEASE_SECONDS

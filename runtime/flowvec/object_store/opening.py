@@ -9,7 +9,7 @@ from flowvec.errors import BulkError, InputValueError, MissingDependencyError, f
 from flowvec.object_store.s3 import S3Store
 from flowvec.object_store.store import ObjectStore
 from flowvec.optional import require
-from flowvec.texts.urls import name_of, shown, without_secrets
+from flowvec.texts.urls import name_of, public, without_secrets
 
 __all__ = ["open_store"]
 
@@ -37,12 +37,12 @@ def open_store(url: str) -> ObjectStore:
     options = _options_of(url[len(base) + 1 :])
     scheme = base.partition("://")[0]
     is_s3 = scheme in _S3
-    if is_s3 and shown(base) != base:
+    if is_s3 and public(base) != base:
         raise InputValueError(
             f"an {scheme}:// URL has no keys: they come from the environment, a profile or the "
             "machine's role"
         )
-    base = shown(base)
+    base = public(base)
     if not base.partition("://")[2].strip("/"):
         raise InputValueError(f"{base} does not name a place, such as {scheme}://bucket/dir")
     if is_s3:

@@ -66,6 +66,7 @@ class ObjectStore:
     Attributes:
         url: the URL, without options.
         again: what a message says of running the same command again.
+        called: what messages call some objects, by their names; others by their URLs.
     """
 
     def __init__(self, url: str, system: Any, root: str) -> None:
@@ -80,6 +81,7 @@ class ObjectStore:
         self._system = system
         self._root = root.rstrip("/")
         self.again = SAME_COMMAND_CONTINUES
+        self.called: dict[str, str] = {}
 
     @property
     def has_conditions(self) -> bool:
@@ -309,7 +311,7 @@ class ObjectStore:
     def _call(
         self, call: Any, verb: str, name: str, check: Callable[[], object] | None = None
     ) -> Any:
-        where = f"{self.url}/{name}" if name else self.url
+        where = self.called.get(name, f"{self.url}/{name}" if name else self.url)
 
         def attempt() -> Any:
             if check is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,18 +12,21 @@ from typing import Any, TypeVar, cast
 from flowvec.arguments import choice, whole_number
 from flowvec.bulk import BulkSummary, RayWorkers, encode_files
 from flowvec.bulk.collection_output import ADVICE
+from flowvec.bulk.options import as_inputs
+from flowvec.bulk.own_files import OwnFiles
 from flowvec.bulk.ray_workers import cause_of, connected_ray, cpus_of
 from flowvec.bulk.scratch import scratch_folder
 from flowvec.collection.collection import Collection
 from flowvec.collection.model import check_sparse_encoder_or_none
 from flowvec.collection.store.full_text import TOKENIZERS, TextTokenizer
 from flowvec.encoder.encoder import Encoder
-from flowvec.errors import BulkError, CollectionError
+from flowvec.errors import BulkError, CollectionError, InputValueError
 from flowvec.object_store import Lease, ObjectStore, open_store
 from flowvec.sharded.manifest import (
     LEASE,
     ShardsManifest,
     claim_manifest,
+    is_sharded,
     place_of,
     shard_name,
 )
@@ -35,6 +38,7 @@ from flowvec.sharded.stored_shard import (
     read_shard,
 )
 from flowvec.sparse.encoder import SparseEncoder
+from flowvec.texts.sources import STDIN
 from flowvec.texts.urls import from_anywhere, is_url, shown
 
 __all__ = ["index_shards"]
@@ -98,11 +102,11 @@ def index_shards(
         choice("full_text", full_text, TOKENIZERS)
     ray = connected_ray(workers)
     place = place_of(out)
+    paths = _inputs_of(inputs, options.get("input_format"), place, (encoder, sparse_encoder))
     cpus = cpus_of(ray, workers, min(shards, workers.workers))
     dense = _LoadedModel.like(encoder, cpus)
     sparse = None if sparse_encoder is None else _LoadedModel.like(sparse_encoder, cpus)
     resume = bool(options.get("resume", True))
-    paths = [from_anywhere(str(one)) for one in inputs]
     with ExitStack() as stack:
         holder = None
         if is_url(place):
@@ -130,6 +134,27 @@ def index_shards(
                 with suppress(Exception):
                     ray.cancel(one)
             raise CollectionError(f"a shard was not built: {cause_of(error)}") from error
+
+
+def _inputs_of(
+    inputs: Sequence[str | Path],
+    input_format: str | None,
+    place: str,
+    models: Iterable[Encoder | SparseEncoder | None],
+) -> list[str]:
+    """The files to read, without those of the shards, and apart from what is written.
+
+    Raises:
+        InputValueError: an input cannot be read, or is or is in the place of the shards; or the
+            place is or is in a model.
+    """
+    own = OwnFiles(place, is_of_job=is_sharded)
+    sources = own.sources(as_inputs(inputs), input_format)
+    if sources[0].path == STDIN:
+        raise InputValueError("standard input cannot be divided into shards")
+    for model in models:
+        own.check_apart_from(model)
+    return [from_anywhere(source.path) for source in sources]
 
 
 @dataclass(frozen=True, slots=True)

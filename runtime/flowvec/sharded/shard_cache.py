@@ -55,7 +55,11 @@ class CachedShard:
             BulkError: the store cannot be reached, or a file cannot be written.
         """
         store = open_store(url)
-        folder = _folder(cache) / hashlib.sha256(recorded(url).encode()).hexdigest()[:16] / name
+        folder = (
+            _folder(cache)
+            / hashlib.sha256(recorded(url).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+            / name
+        )
         self._mark: IO[bytes] | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)

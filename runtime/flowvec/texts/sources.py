@@ -7,12 +7,14 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, cast
 
 from flowvec.arguments import choice
+from flowvec.arrow import file_for_arrow
 from flowvec.errors import InputValueError
 from flowvec.files import lfs_advice
 from flowvec.texts.compression import (
@@ -26,14 +28,16 @@ from flowvec.texts.compression import (
 )
 from flowvec.texts.encodings import OtherEncodingError, Utf8File
 from flowvec.texts.remote import open_remote, remote_files, state_of
-from flowvec.texts.urls import is_url, name_of, recorded, shown, without_secrets
-from flowvec.texts.window import DEAD_LETTERS
+from flowvec.texts.urls import is_url, name_of, public, recorded, shown, without_secrets
+from flowvec.texts.window import is_dead_letters
 
 __all__ = ["FORMATS", "STDIN", "Source", "find_sources", "open_binary"]
 
 STDIN = "-"
 FORMATS = (*TEXT_FORMATS, "parquet")
 _BLOCK = 1 << 20
+# The end of the name of the row map beside a .npy file of a bulk job.
+_ROW_MAP = ".rows.jsonl"
 
 _Binary = IO[bytes]
 
@@ -62,8 +66,8 @@ class Source:
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
-        return "standard input" if self.path == STDIN else shown(self.path)
+        """Its name in dead letters and errors."""
+        return "standard input" if self.path == STDIN else public(self.path)
 
     @property
     def is_compressed(self) -> bool:
@@ -92,7 +96,7 @@ class Source:
         Raises:
             InputValueError: its URL cannot be reached, or it is a pointer of git-lfs.
         """
-        return open_remote(self.path) if is_url(self.path) else self._local()
+        return open_remote(self.path) if is_url(self.path) else file_for_arrow(self._local())
 
     def _local(self) -> str:
         """Its path on this machine."""
@@ -118,8 +122,15 @@ class Source:
 # --- finding ------------------------------------------------------------------------------------
 
 
-def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -> list[Source]:
+def find_sources(
+    inputs: Iterable[str | Path],
+    file_format: str | None = None,
+    is_own: Callable[[str], bool] = lambda path: False,
+) -> list[Source]:
     """The files of inputs, in their order; files of a folder or glob by name.
+
+    Dead letters and row maps are not found in a folder or by a glob, and the output of a bulk job
+    is not found in a folder above it: name them to read them.
 
     Args:
         inputs: files, folders (all readable files below them, except names that start with a dot or
@@ -128,6 +139,8 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
             files are left out.
         file_format: format of all files; None decides by each file's extension, and is `txt` for
             standard input.
+        is_own: whether the job that reads has written a file, which is then not found in a folder
+            or by a glob.
 
     Raises:
         InputValueError: there is no such file, a glob or folder has no files, a format is unknown,
@@ -146,14 +159,20 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
     for one in named:
         path = Path(one)
         if is_url(one):
-            sources += _remote_sources(one, file_format)
+            sources += _remote_sources(one, file_format, is_own)
             continue
         if path.is_dir():
+            is_of_job = _jobs_below(path)
             files = [str(file) for file in sorted(path.rglob("*")) if _is_read(file, path)]
             files = [file for file in files if file_format or format_of(file)]
+            files = [file for file in files if not (is_own(file) or is_of_job(file))]
         elif not path.exists() and glob.has_magic(one):
             matches = glob.glob(one, recursive=True)  # noqa: PTH207 - absolute ones, too
             files = sorted(file for file in matches if Path(file).is_file())
+            files = [
+                file for file in files
+                if not (is_dead_letters(file) or _is_beside_shards(Path(file)) or is_own(file))
+            ]  # fmt: skip
         else:
             files = [one]
         if not files:
@@ -169,15 +188,53 @@ def find_sources(inputs: Iterable[str | Path], file_format: str | None = None) -
     return [one for one in sources if is_url(one.path) or one.path in kept]
 
 
+def _jobs_below(folder: Path) -> Callable[[str], bool]:
+    """A function that tells whether a file below a folder is in the folder of a bulk job there.
+
+    Its shards and row maps are not texts. The folder itself may be that of a job, if it is named.
+    """
+
+    @cache
+    def is_in_job(inner: Path) -> bool:
+        return inner != folder and (
+            any(map(_is_job_manifest, _manifests_in(inner))) or is_in_job(inner.parent)
+        )
+
+    return lambda file: _is_beside_shards(Path(file)) or is_in_job(Path(file).parent)
+
+
+def _is_beside_shards(file: Path) -> bool:
+    """Whether a file is a row map beside its vectors, or a hidden one of a bulk job."""
+    if file.name.endswith(_ROW_MAP):
+        return file.with_name(file.name.removesuffix(_ROW_MAP) + ".npy").is_file()
+    return file.name.startswith("_") and any(map(_is_job_manifest, _manifests_in(file.parent)))
+
+
+def _manifests_in(folder: Path) -> Iterator[Path]:
+    return folder.glob("_manifest*.json")
+
+
+def _is_job_manifest(file: Path) -> bool:
+    with suppress(OSError), file.open("rb") as opened:
+        return b'"flowvec_bulk"' in opened.read(100)
+    return False
+
+
 def _is_read(file: Path, folder: Path) -> bool:
     """Whether a file of a folder is an input."""
-    # A job whose output is in the folder writes its dead letters there.
-    is_dead_letters = file.name.endswith(DEAD_LETTERS)
-    return file.is_file() and not is_dead_letters and not is_hidden(file.relative_to(folder).parts)
+    is_visible = not (is_hidden(file.relative_to(folder).parts) or is_dead_letters(file.name))
+    return is_visible and file.is_file()
 
 
-def _remote_sources(url: str, file_format: str | None) -> list[Source]:
+def _remote_sources(
+    url: str, file_format: str | None, is_own: Callable[[str], bool]
+) -> list[Source]:
     files = remote_files(url)
+    if not (files and files[0].url == url):
+        files = [
+            file for file in files
+            if not (is_dead_letters(name_of(file.url)) or is_own(file.url))
+        ]  # fmt: skip
     kinds = [file_format or format_of(name_of(file.url)) for file in files]
     if files and files[0].url == url and kinds[0] is None:
         raise InputValueError(

@@ -1,11 +1,18 @@
-"""Lone surrogates, which UTF-8 cannot encode."""
+"""Lone surrogates, which UTF-8 cannot encode, and characters that a terminal obeys."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["is_utf8", "place_of_surrogate", "replace_surrogates", "without_surrogates"]
+__all__ = [
+    "is_utf8", "place_of_surrogate", "printable", "replace_surrogates", "without_surrogates",
+]  # fmt: skip
+
+# Control characters, also those of eight bits; marks that turn the direction of a text; line ends.
+_NOT_PRINTED = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def is_utf8(text: str) -> bool:
@@ -16,6 +23,26 @@ def is_utf8(text: str) -> bool:
         except UnicodeEncodeError:
             return False
     return True
+
+
+def printable(text: str) -> str:
+    r"""One line for a terminal or a log, whatever names of files are in it.
+
+    Control characters are escaped, and bytes of a name that are not UTF-8.
+
+        >>> printable("a\nb\x1b[31m")
+        'a\\nb\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    text = _NOT_PRINTED.sub(lambda found: repr(found[0])[1:-1], text)
+    return _SURROGATE.sub(lambda found: _escaped(found[0]), text)
+
+
+def _escaped(surrogate: str) -> str:
+    """A byte of a name that is not UTF-8 as `\\xe9`; any other lone surrogate as `\\ud800`."""
+    code = ord(surrogate)
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
 def replace_surrogates(text: str) -> str:

@@ -23,10 +23,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, unquote_plus
 
+from flowvec.texts.unicode import printable
+
 __all__ = [
     "from_anywhere",
     "is_url",
     "name_of",
+    "public",
     "recorded",
     "shown",
     "shown_command",
@@ -88,7 +91,12 @@ def name_of(path: str) -> str:
 
 
 def shown(path: str) -> str:
-    """A path or URL for messages: without secrets and options of the connection."""
+    """A path or URL for messages: without secrets and options of the connection, in one line."""
+    return printable(public(path))
+
+
+def public(path: str) -> str:
+    """A path or URL without secrets and options of the connection, otherwise as it is."""
     return _public(path, _VERSIONS)
 
 
@@ -207,7 +215,8 @@ def _without_user_in(value: str) -> str:
 def _digest_of(value: str) -> str:
     if _DIGEST.fullmatch(value):  # it was recorded before
         return value
-    return f"sha256-{hashlib.sha256(value.encode()).hexdigest()[:12]}"
+    content = value.encode("utf-8", "surrogateescape")
+    return f"sha256-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def _secrets(url: str) -> set[str]:

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from pathlib import PurePath
 from typing import Any
 
 from flowvec.arrow import imported_arrow
 
-__all__ = ["DEAD_LETTERS", "WINDOW", "Columns", "DeadLetter", "Fields", "Part", "Window", "of_rows"]
+__all__ = [
+    "DEAD_LETTERS",
+    "WINDOW",
+    "Columns",
+    "DeadLetter",
+    "Fields",
+    "Part",
+    "Window",
+    "is_dead_letters",
+    "of_rows",
+]
 
 # Texts that are tokenized, sorted and computed together: enough for little padding, in little
 # memory.
 WINDOW = 4096
 # The end of the name of a file of dead letters that is beside an output.
 DEAD_LETTERS = ".dead_letter.jsonl"
+# In a folder of shards: `_dead_letter.jsonl`, and `_dead_letter.2-of-8.jsonl` of a share.
+_IN_FOLDERS = re.compile(r"_?dead_letter(?:\.\d+-of-\d+)?\.jsonl")
+
+
+def is_dead_letters(path: str) -> bool:
+    """Whether a path or URL is named as the dead letters of a bulk job."""
+    name = PurePath(path).name
+    return name.endswith(DEAD_LETTERS) or _IN_FOLDERS.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,7 +212,7 @@ def test_bundles_with_the_same_name_get_different_labels(tiny_dir: Path, nan_dir
 def test_a_report_that_could_not_be_written_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.md").mkdir()
     with pytest.raises(InputValueError):
-        check_report_path(tmp_path / name)
+        check_report_path(tmp_path / name, (), overwrite=True)
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -91,10 +91,14 @@ def test_the_bench_throughput_command_prints_a_table_and_writes_json(
         (["--batching", "magic"], "magic"),
         (["--texts", "nowhere.txt"], "cannot read"),
         (["--json-out", "no/where.json"], "no directory"),
+        (["--json-out", "old.json"], "--overwrite"),
+        (["--json-out", "texts.txt", "--texts", "texts.txt", "--overwrite"], "is the input"),
         (["--texts", "-"], "at least one text"),
     ],
 )
-def test_a_wrong_argument_is_one_line(flowvec, tiny_dir, arguments, part) -> None:
+def test_a_wrong_argument_is_one_line(flowvec, tiny_dir, tmp_path, arguments, part) -> None:
+    for name in ("old.json", "texts.txt"):
+        (tmp_path / name).write_text("the cat\n")
     done = flowvec("bench", "throughput", tiny_dir, *arguments)
     assert done.returncode == 2
     assert part in done.stderr

@@ -180,11 +180,12 @@ OUT = ["-o", "t.safetensors"]
         (["rotation", *FIT, *OUT], "rotation+flow"),
         (["flow", *FIT, "-o", "t.bin"], "a transform is a .safetensors file, not t.bin"),
         (["flow", *FIT, "-o", "no/t.safetensors"], "there is no directory"),
-        (["flow", *FIT, "-o", "old.safetensors"], "old.safetensors exists; ask to overwrite"),
+        (["flow", *FIT, "-o", "old.safetensors"], "old.safetensors exists: name another file"),
         (["flow", *FIT, "-o", "folder.safetensors", "--overwrite"], "is a directory"),
         (["flow", *FIT, *OUT, "--plot", "p.gif"], "a plot is one of .svg, .png, .pdf"),
         (["flow", *FIT, *OUT, "--plot", "no/p.svg"], "there is no directory"),
-        (["flow", *FIT, *OUT, "--plot", "old.svg"], "old.svg exists; ask to overwrite"),
+        (["flow", *FIT, *OUT, "--plot", "old.svg"], "old.svg exists: name another file"),
+        (["flow", *FIT, "-o", "BERT/t.safetensors"], "is in the input"),
         (["whitening", *FIT, *OUT, "--plot", "p.svg"], "only a flow has a learning curve"),
         (["flow", *FIT, *OUT, "--preset", "narrow"], "preset must be one of released, paper, wide"),
         (["flow", *FIT, *OUT, "--width", "0"], "width must be at least 1"),
@@ -229,7 +230,7 @@ def test_a_wrong_argument_is_one_line_and_writes_nothing(
     (tmp_path / "folder.safetensors").mkdir()
     before = sorted(path.name for path in tmp_path.rglob("*"))
     bert = str(checkpoint("bert"))
-    code, out, err = run("fit", *[bert if a == "BERT" else a for a in arguments])
+    code, out, err = run("fit", *[a.replace("BERT", bert) for a in arguments])
     assert (code, out) == (2, "")
     assert part in err
     assert err.startswith("flowvec: ")

@@ -233,9 +233,12 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path) -> None:
 def test_a_file_is_replaced_whole_and_readable_by_others(tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
     path.write_text("something else")
+    with pytest.raises(InputValueError, match="overwrite=True"):
+        save_transform(MADE["standardise"](), RECIPE, path)
+    assert path.read_text() == "something else"
     mask = os.umask(0o022)
     try:
-        save_transform(MADE["standardise"](), RECIPE, path)
+        save_transform(MADE["standardise"](), RECIPE, path, overwrite=True)
     finally:
         os.umask(mask)
     assert load_transform(path)[0].kind == "standardise"

@@ -29,6 +29,8 @@ def test_the_encode_command_encodes_folders_and_prints_a_summary(
     done = flowvec("encode", tiny_dir, "in", "-o", "out", *options)
     assert done.returncode == 0, done.stderr
     assert "2 rows in, 1 x 16 float32 out, 1 dead letter (1 not_text); 1 file;" in done.stdout
+    repeated = flowvec("encode", tiny_dir, "in", "-o", "out", *options)
+    assert "out: nothing left to do: 1 x 16 float32" in repeated.stdout
     again = flowvec("encode", tiny_dir, "in", "-o", "out", *options, "--json")
     summary = json.loads(again.stdout)
     assert (summary["encoded"], summary["rows_in"], summary["shards_before"]) == (0, 2, 1)
@@ -38,6 +40,9 @@ def test_the_encode_command_encodes_folders_and_prints_a_summary(
     assert (anew.returncode, "a.jsonl, row 1: t is a number" in anew.stderr) == (2, True)
     dry = flowvec("encode", tiny_dir, "in", "--dry-run", "--text-field", "t")
     assert "2 rows" in dry.stdout
+    flowvec("encode", tiny_dir, "in", "-o", "out", *options, "--restart")
+    dry = flowvec("encode", tiny_dir, "in", "-o", "out", *options, "--dry-run")
+    assert "out holds a complete job of 1 row: nothing is left to do" in dry.stdout
     into = flowvec("encode", tiny_dir, "in", "--into", "c", "--text-field", "t", "--id-field", "u")
     assert into.returncode == 0, into.stderr
     assert "the cat" in flowvec("search", "c", "cat").stdout

@@ -46,7 +46,10 @@ def test_a_map_as_one_file(flowvec_here: RunCommand, tmp_path: Path) -> None:
     assert f"script-src 'sha256-{digest}'" in policy[1]
     assert not re.search(r"^(import|export) ", script[1], re.MULTILINE)
     assert not re.search(r"https?://", page)
-    done = flowvec_here("map", "notes", "-o", "map.html", "--texts", "--rows", "10")
+    for out, said in (("map.html", "--overwrite"), ("notes/map.html", "is in the input")):
+        done = flowvec_here("map", "notes", "-o", out)
+        assert (done.returncode, said in done.stderr) == (2, True)
+    done = flowvec_here("map", "notes", "-o", "map.html", "--texts", "--rows", "10", "--overwrite")
     assert done.stdout == "map.html: 10 points\n"
     page = (tmp_path / "map.html").read_text()
     assert data_of(page)["texts"] == [TEXT] * 10

@@ -46,7 +46,7 @@ def test_get_shows_rows_by_id(flowvec: Any, notes: Path) -> None:
     assert done.stdout == (
         'id        a\ntext      A cat sleeps.\nmetadata  {"year": 2023}\n\n'
         'id        3\ntext      three\nmetadata  {"raw": "\\ud800"}\n\nid        3\n'
-    ).replace("\\ud800", "?")
+    )
     rows = json.loads(flowvec("get", notes, "ü", "b", "--json", "--vectors").stdout)
     assert rows == [
         {"label": 5, "id": "ü", "text": "ü", "metadata": {}, "vector": [0.5, 0.25]},
@@ -127,6 +127,14 @@ def test_dump_writes_every_row(flowvec: Any, notes: Path, tmp_path: Path) -> Non
     assert json.loads((tmp_path / "n.jsonl").read_text()) == {
         "id": "a", "text": "A cat sleeps.", "metadata": {"year": 2023}, "vector": [1.0, 0.0]
     }  # fmt: skip
+    before = (tmp_path / "n.jsonl").read_bytes()
+    for out, said in (("n.jsonl", "--overwrite"), (notes / "n.jsonl", "is in the input")):
+        done = flowvec("dump", notes, "-o", out)
+        assert (done.returncode, said in done.stderr) == (2, True)
+    assert (tmp_path / "n.jsonl").read_bytes() == before
+    assert not (notes / "n.jsonl").exists()
+    done = flowvec("dump", notes, "-o", "n.jsonl", "--overwrite")
+    assert done.stdout == "n.jsonl: 5 rows\n"
 
 
 def test_a_parquet_dump_is_a_collection_again(flowvec: Any, notes: Path, tmp_path: Path) -> None:

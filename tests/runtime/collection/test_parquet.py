@@ -88,6 +88,8 @@ def test_a_link_beside_a_parquet_file_is_not_read(tmp_path: Path) -> None:
 def test_a_collection_goes_out_as_parquet_and_comes_back(tmp_path: Path, tiny: Encoder) -> None:
     pytest.importorskip("pyarrow", reason="needs the extra [files]")
     with Collection.create(tmp_path / "c", encoder=tiny, metric="ip") as c:
+        (tmp_path / "made").mkdir()
+        c.to_parquet(tmp_path / "made" / "empty.parquet")
         c.add(["a", 1, "1", 2**70], ["x", "", "y \x00", "z"], [{"k": [1, None]}, None, {}, None])
         c.add_vectors(["no text"], vectors(1, tiny.dim))
         for name in ("c.csv", "c.jsonl", "c"):  # as `flowvec dump -o` does
@@ -95,6 +97,16 @@ def test_a_collection_goes_out_as_parquet_and_comes_back(tmp_path: Path, tiny: E
                 c.to_parquet(tmp_path / name)
             assert not (tmp_path / name).is_file()
         assert c.to_parquet(tmp_path / "c.parquet") == 5
+        with pytest.raises(InputValueError, match="overwrite=True"):
+            c.to_parquet(tmp_path / "c.parquet")
+        assert c.to_parquet(tmp_path / "c.parquet", overwrite=True) == 5
+        with pytest.raises(InputValueError, match="is in the input"):
+            c.to_parquet(tmp_path / "c" / "c.parquet")
+        with pytest.raises(InputValueError, match="is in the input"):
+            Collection.from_parquet(tmp_path / "made" / "d", tmp_path / "made")
+        for into in (tmp_path / "c", tmp_path / "c" / "new", tmp_path):
+            with pytest.raises(InputValueError, match="the input"):
+                Collection.salvage(tmp_path / "c", into)
         with Collection.from_parquet(tmp_path / "d", tmp_path / "c.parquet") as d:
             for one, other in zip(c.rows(), d.rows(), strict=True):
                 assert (one.id, one.text, one.metadata) == (other.id, other.text, other.metadata)

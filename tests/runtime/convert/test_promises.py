@@ -110,7 +110,7 @@ def test_what_is_no_source_or_no_target_is_refused(tmp_path: Path, job: Path) ->
     (tmp_path / "folder" / "notes.txt").touch()
     refused(tmp_path / "nothing", tmp_path / "t", "neither the folder .*: it does not exist")
     refused(tmp_path / "folder", tmp_path / "t", "neither the folder of a bulk job nor a coll")
-    refused(job, job / "v.parquet", "contain each other")
+    refused(job, job / "v.parquet", "is in the input")
     refused(job, tmp_path / "folder", "exists: name another target, or give --overwrite")
     refused(job, tmp_path / "folder", "convert` did not write, so", overwrite=True, to="faiss")
     refused(job, job, "did not write", overwrite=True)

@@ -116,6 +116,18 @@ def test_a_lease_of_no_valid_time_has_the_usual_one(
     renewing.join()
 
 
+def test_an_error_names_what_is_written_and_not_the_lease(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: object) -> None:
+        raise PermissionError("no")
+
+    monkeypatch.setattr(store._system, "pipe_file", refused, raising=False)
+    for out, named in ((None, store.url), ("s3://bucket/v.parquet", "s3://bucket/v.parquet")):
+        with pytest.raises(BulkError, match=f"cannot write {named}: access is refused"):
+            Lease(store, "_lease.json", out).acquire()
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"no JSON"])
 def test_a_damaged_lease_is_watched_like_another(store: ObjectStore, content: bytes) -> None:
     store.write("lease", content)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from flowvec.errors import InputValueError
-from flowvec.texts.urls import shown
+from flowvec.texts.urls import public
 
 __all__ = ["SHARDS_FILE", "absence_of", "check_not_url", "url_of_path"]
 
@@ -24,7 +24,7 @@ def url_of_path(folder: Path) -> str | None:
         's3://bucket/notes'
     """
     found = _URL_IN_PATH.fullmatch(folder.as_posix())
-    return None if found is None else shown(f"{found[1]}://{found[2]}")
+    return None if found is None else public(f"{found[1]}://{found[2]}")
 
 
 def check_not_url(path: str | Path) -> None:
