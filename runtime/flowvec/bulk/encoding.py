@@ -36,7 +36,7 @@ from flowvec.bulk.runner import BulkProgress, RunResult, RunTally, Work, end_run
 from flowvec.bulk.shard_files import BulkPrecision, OutFormat
 from flowvec.bulk.splitting import Splitting
 from flowvec.bulk.summary import BulkSummary, summarize
-from flowvec.bulk.windows import first_columns
+from flowvec.bulk.windows import decided_columns
 from flowvec.collection.creation import is_collection
 from flowvec.collection.model import encoder_for
 from flowvec.encoder.encoder import Encoder
@@ -224,7 +224,6 @@ def encode_files(
         imported_ray()  # fail before anything is read or written
     if is_file or skip_unchanged:
         options = replace(options, rows_per_shard=ONE_FILE)
-    columns = first_columns(sources, fields, rows_per_shard)
     with ExitStack() as stack:
         if not isinstance(encoder, Encoder):
             encoder = stack.enter_context(Encoder.load(encoder))
@@ -238,6 +237,7 @@ def encode_files(
         job = job_of(encoder, options)
         started = time.perf_counter()
         try:
+            columns = decided_columns(sources, fields, _raises_once_set(stop))
             survey = survey_inputs(
                 sources, options.rows_per_shard, max_text_bytes, _raises_once_set(stop)
             )
@@ -457,7 +457,7 @@ def _described(
         },
         "options": {**chosen.pop("fields"), **chosen, "share": list(share)},
         "rows": survey.rows,
-        "columns": columns,
+        "columns": columns and {name: str(kind) for name, kind in columns.items()},
         "inputs": [
             {name: getattr(source, name) for name in _RECORDED} | {"path": recorded(source.path)}
             for source in survey.sources

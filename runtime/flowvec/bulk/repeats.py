@@ -178,7 +178,7 @@ def find_repeats(
         if ids_become_texts:
             ids = list(map(str, ids))
         numbers.append(np.asarray(window.numbers, np.int64))
-        digests.append(_digests(ids, window.columns[fields.id]))
+        digests.append(_digests(ids))
     rows = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
     keys = np.concatenate(digests) if digests else np.empty((0, 2), np.uint64)
     del numbers, digests
@@ -246,19 +246,16 @@ def _refuse(repeats: Repeats, columns: Columns | None) -> None:
     )
 
 
-def _digests(ids: Sequence[Any], kind: str) -> _Digests:
+def _digests(ids: Sequence[Any]) -> _Digests:
     """128-bit hashes of ids, (ids, 2)."""
-    if kind != "int64":
-        return np.frombuffer(b"".join(map(_digest, ids)), np.uint64).reshape(-1, 2)
-    # For a collection, texts and larger numbers may follow first rows with int64 ids.
     is_plain = [type(key) is int and -_INT64 <= key < _INT64 for key in ids]
     numbers = [key for key, plain in zip(ids, is_plain, strict=True) if plain]
     plain_rows = np.array(is_plain, np.bool_)
     digests = np.zeros((len(ids), 2), np.uint64)
     digests[plain_rows, 0] = np.array(numbers, np.int64).view(np.uint64)
     if len(numbers) < len(ids):
-        others = [key for key, plain in zip(ids, is_plain, strict=True) if not plain]
-        digests[~plain_rows] = _digests(others, "id")
+        others = (_digest(key) for key, plain in zip(ids, is_plain, strict=True) if not plain)
+        digests[~plain_rows] = np.frombuffer(b"".join(others), np.uint64).reshape(-1, 2)
     return digests
 
 

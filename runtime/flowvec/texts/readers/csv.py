@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from flowvec.compat import override
 from flowvec.errors import InputValueError
+from flowvec.texts.arrow_values import check_distinct
+from flowvec.texts.column_types import Observed
 from flowvec.texts.lines import BadRecord
 from flowvec.texts.readers.base import RecordReader
 from flowvec.texts.row_checks import RefusedError
@@ -28,8 +30,9 @@ class CsvReader(RecordReader):
         if isinstance(header, BadRecord):
             raise InputValueError(f"the header of {self.name}: {header.reason}")
         self._header = header
-        for name in (fields.text, *fields.required):
-            if header and name not in header:
+        check_distinct(self.name, header, (fields.text, *fields.named))
+        for name in (fields.text, fields.id):
+            if header and name is not None and name not in header:
                 raise InputValueError(
                     f"{self.name} has no field {name!r}; it has {', '.join(header)}"
                 )
@@ -61,5 +64,8 @@ class CsvReader(RecordReader):
         return values
 
     @override
-    def kind_of(self, values: Sequence[Any]) -> str:
-        return "string"
+    def observe(self, records: Any, observed: Observed) -> None:
+        if self._header:
+            observed.note_names(self.name, self._header)
+        for name, one in observed.values.items():
+            one.from_csv = one.from_csv or name in self._header
