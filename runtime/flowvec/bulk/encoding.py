@@ -104,9 +104,9 @@ def encode_files(
         text_field: the field of jsonl, csv or Parquet that holds the text.
         id_field: the field with the id, a string or a whole number; None numbers the rows from 0
             over all inputs.
-        keep: other fields to write with the vector. In jsonl, the type of a field is the one of
-            most of the first 4,096 rows; a row with another type is a dead letter. In a collection,
-            each row keeps its own value and type, and a field may be missing.
+        keep: other fields to write with the vector. No value is changed: all rows of all inputs
+            decide a field's type, and a row whose value it cannot hold exactly is a dead letter. In
+            a collection, each row keeps its own value and type. A file may lack a field.
         out_format: `parquet` (columns id, the kept fields and vector, a list of fixed length);
             `npy` (with a row map beside it, one line of JSON per row); or `collection`. Then `out`
             is a collection, which is created if there is none; texts are stored, kept fields become

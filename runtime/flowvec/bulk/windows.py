@@ -111,7 +111,7 @@ def decided_columns(
                     reader.count_numbers(name, observed.values[name])
 
     observed.check()
-    return observed.columns(count_numbers)
+    return observed.columns(count_numbers, unknown="string")
 
 
 def _window_end(row: int, rows_per_shard: int, stop: int | None) -> int:

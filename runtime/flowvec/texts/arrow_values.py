@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -201,9 +202,13 @@ def _cast(array: Any, kind: Any) -> Any:
     arrow = imported_arrow()
     try:
         cast = array.cast(kind)
-        if arrow.types.is_decimal(array.type) and not cast.cast(array.type).equals(array):
-            return None
     except arrow.ArrowException:
+        return None
+    is_rounded = arrow.types.is_decimal(array.type) and arrow.types.is_floating(kind)
+    if is_rounded and any(
+        one is not None and Decimal(rounded) != one
+        for one, rounded in zip(array.to_pylist(), cast.to_pylist(), strict=True)
+    ):
         return None
     return cast
 

@@ -161,20 +161,28 @@ class Observed:
                 f"{source} has no field {name!r}{where}; it has {', '.join(names) or 'none'}"
             )
 
-    def columns(self, count_numbers: Callable[[str], None] = lambda name: None) -> Columns:
+    def columns(
+        self,
+        count_numbers: Callable[[str], None] = lambda name: None,
+        *,
+        unknown: str | None = None,
+    ) -> Columns:
         """Types of the fields.
 
         Args:
             count_numbers: counts the numbers that Parquet files have in a field.
+            unknown: type of a field without a value; None is the one that holds any value.
 
         Raises:
             InputValueError: Parquet files have types that cannot be combined.
         """
         if self.fields.for_collection:
             return {name: "id" if name == self.fields.id else "value" for name in self.values}
-        return {name: self._column(name, count_numbers) for name in self.values}
+        return {name: self._column(name, count_numbers, unknown) for name in self.values}
 
-    def _column(self, name: str, count_numbers: Callable[[str], None]) -> Any:
+    def _column(
+        self, name: str, count_numbers: Callable[[str], None], unknown: str | None
+    ) -> Any:
         one, is_id = self.values[name], name == self.fields.id
         mixed = "id" if is_id else "json"
         of_records = one.kind(mixed)
@@ -190,5 +198,5 @@ class Observed:
                 return one.kind(mixed)
             return of_records if for_files == "null" else for_files
         if not classes:
-            return "string"
+            return unknown or mixed
         return classes.pop() if len(classes) == 1 else mixed
