@@ -27,6 +27,14 @@ from flowvec.files import staged_file
 from flowvec.sequences import as_list
 from flowvec.sparse.checking import checked_sparse
 from flowvec.sparse.vectors import SparseVectors
+from flowvec.texts.arrow_values import (
+    check_distinct,
+    open_parquet,
+    plain,
+    plain_type,
+    text_of_bytes,
+    text_of_id,
+)
 from flowvec.texts.compression import is_hidden
 
 __all__ = [
@@ -237,12 +245,13 @@ class _File:
         pa = imported_arrow()
         self.path = path
         try:
-            self._file = pa.parquet.ParquetFile(path)
+            self._file = open_parquet(path)
             schema = self._file.schema_arrow
+            check_distinct(str(path), schema.names, dict.fromkeys(schema.names))
             for name in ("id", "vector"):
                 if name not in schema.names:
                     raise InputValueError(f"{path} has no column {name!r}; it has {schema.names}")
-            kind = schema.field("vector").type
+            kind = plain_type(schema.field("vector").type)
             number = getattr(kind, "value_type", None)
             if number in (pa.int8(), pa.uint8()):  # quantized by a bulk job
                 raise InputValueError(
@@ -286,7 +295,8 @@ def _batches(pa: Any, file: Any, path: Path, dim: int, about: Mapping[str, str])
     as_json = set(json.loads(about.get("json_columns", "[]")))
     sparse_dim = int(about.get("sparse_dim", 0))
     try:
-        for batch in file.iter_batches(batch_size=_ROWS):
+        for read in file.iter_batches(batch_size=_ROWS):
+            batch = pa.record_batch([plain(one) for one in read.columns], read.schema.names)
             arrays = ("vector", *(_SPARSE if sparse_dim else ()))
             columns = {name: batch.column(name).to_pylist() for name in batch.schema.names
                        if name not in arrays}  # fmt: skip
@@ -297,7 +307,7 @@ def _batches(pa: Any, file: Any, path: Path, dim: int, about: Mapping[str, str])
                 raise InputValueError(f"{path}: rows from {first} on have no {dim} numbers each")
             none = [None] * len(batch)
             ids = _ids(columns.pop("id"), columns.pop("id_is_int", none), path, first)
-            texts = columns.pop("text", none)
+            texts = [text_of_bytes(text) for text in columns.pop("text", none)]
             sparse = None
             if sparse_dim and set(_SPARSE) & set(batch.schema.names):
                 sparse = _sparse(batch, sparse_dim, f"{path}: rows from {first} on")
@@ -395,6 +405,7 @@ def _shown(value: Any) -> Any:
 def _ids(ids: list[Any], are_ints: list[bool | None], path: Path, first: int) -> list[Id]:
     checked: list[Id] = []
     for place, (item, is_int) in enumerate(zip(ids, are_ints, strict=True), first):
+        item = text_of_bytes(text_of_id(item))
         if is_int and isinstance(item, str):
             item = int(item)
         if isinstance(item, bool) or not isinstance(item, str | int):

@@ -19,6 +19,7 @@ __all__ = [
     "plain",
     "plain_type",
     "promoted",
+    "text_of_bytes",
     "text_of_id",
 ]
 
@@ -182,6 +183,15 @@ def id_kind(kind: Any) -> bool:
 def text_of_id(value: Any) -> Any:
     """An id of Parquet: a UUID is its text."""
     return str(value) if isinstance(value, UUID) else value
+
+
+def text_of_bytes(value: Any) -> Any:
+    """A text of Parquet: some writers give texts as bytes.
+
+    Raises:
+        UnicodeDecodeError: they are not UTF-8.
+    """
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def cast_exactly(array: Any, kind: Any) -> tuple[Any, list[int]]:

@@ -180,9 +180,7 @@ class Observed:
             return {name: "id" if name == self.fields.id else "value" for name in self.values}
         return {name: self._column(name, count_numbers, unknown) for name in self.values}
 
-    def _column(
-        self, name: str, count_numbers: Callable[[str], None], unknown: str | None
-    ) -> Any:
+    def _column(self, name: str, count_numbers: Callable[[str], None], unknown: str | None) -> Any:
         one, is_id = self.values[name], name == self.fields.id
         mixed = "id" if is_id else "json"
         of_records = one.kind(mixed)

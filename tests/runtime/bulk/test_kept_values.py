@@ -136,7 +136,8 @@ def test_what_the_first_rows_of_a_stream_do_not_allow_is_a_dead_letter(
 def test_numbers_that_are_larger_than_any_float_are_dead_letters(
     tmp_path: Path, tiny: Encoder, arrow: Any
 ) -> None:
-    lines = ['{"text": "a cat", "k": %s}' % k for k in ("0.5", "1e400", "-1e999", "Infinity")]
+    numbers = ("0.5", "1e400", "-1e999", "Infinity")
+    lines = [f'{{"text": "a cat", "k": {number}}}' for number in numbers]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     encode_files(tiny, tmp_path / "a.jsonl", tmp_path / "out", keep=["k"])
     assert [(x["row"], x["code"]) for x in letters_of(tmp_path / "out")] == [

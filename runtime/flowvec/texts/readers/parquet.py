@@ -19,6 +19,7 @@ from flowvec.texts.arrow_values import (
     open_parquet,
     plain,
     plain_type,
+    text_of_bytes,
     text_of_id,
 )
 from flowvec.texts.column_types import FieldValues, Observed
@@ -290,9 +291,7 @@ def _pylist(arrow: Any, column: Any) -> list[Any]:
 
 def _decoded_value(value: Any) -> Any:
     """A value that may be bytes."""
-    if not isinstance(value, bytes):
-        return value
     try:
-        return value.decode()
+        return text_of_bytes(value)
     except UnicodeDecodeError as error:
         raise RefusedError("invalid_utf8", f"the value is not UTF-8: {error}") from None
