@@ -28,13 +28,13 @@ from flowvec.sequences import as_list
 from flowvec.sparse.checking import checked_sparse
 from flowvec.sparse.vectors import SparseVectors
 from flowvec.texts.arrow_values import (
-    check_distinct,
     open_parquet,
     plain,
     plain_type,
     text_of_bytes,
     text_of_id,
 )
+from flowvec.texts.column_types import check_distinct
 from flowvec.texts.compression import is_hidden
 
 __all__ = [

@@ -13,7 +13,6 @@ from flowvec.errors import InputValueError
 __all__ = [
     "arrow_type",
     "cast_exactly",
-    "check_distinct",
     "id_kind",
     "open_parquet",
     "plain",
@@ -46,19 +45,6 @@ def open_parquet(file: Any) -> Any:
         return arrow.parquet.ParquetFile(file)
 
 
-def check_distinct(source: str, columns: list[str], names: Any) -> None:
-    """Check that no two columns of a file have one of some names.
-
-    Raises:
-        InputValueError: two have, so that it is not clear which is meant.
-    """
-    for name in names:
-        if columns.count(name) > 1:
-            raise InputValueError(
-                f"{source} has {columns.count(name)} columns named {name!r}; rename all but one"
-            )
-
-
 def plain_type(kind: Any) -> Any:
     """The type as which values of a type are read.
 
@@ -88,7 +74,11 @@ def plain_type(kind: Any) -> Any:
 
 
 def plain(array: Any) -> Any:
-    """An array of its type's `plain_type`."""
+    """An array of its type's `plain_type`.
+
+    Raises:
+        InputValueError: a text within lists or objects is not UTF-8.
+    """
     arrow = imported_arrow()
     kind = plain_type(array.type)
     if kind == array.type:
@@ -98,7 +88,12 @@ def plain(array: Any) -> Any:
     if isinstance(array.type, arrow.BaseExtensionType):
         return plain(array.storage)
     if arrow.types.is_nested(kind):  # Arrow's cast of views of lists gives arrays that are invalid
-        return arrow.array(array.to_pylist(), kind)
+        try:
+            return arrow.array(array.to_pylist(), kind)
+        except UnicodeDecodeError as error:
+            raise InputValueError(
+                f"a value of the type {array.type} is not UTF-8: {error}"
+            ) from None
     return array.cast(kind)
 
 
@@ -119,7 +114,8 @@ def promoted(files: Mapping[Any, str], name: str, *, is_id: bool, is_alone: bool
     """
     arrow = imported_arrow()
     types = arrow.types
-    kinds = [kind for kind in files if not types.is_null(kind)]
+    # Arrow's promotion of several types depends on their order.
+    kinds = sorted((kind for kind in files if not types.is_null(kind)), key=str)
     if not kinds:
         return "null"
     if is_id:
@@ -140,22 +136,32 @@ def promoted(files: Mapping[Any, str], name: str, *, is_id: bool, is_alone: bool
             return "string"
         if all(map(types.is_boolean, kinds)):
             return "bool"
-    try:
-        schemas = [arrow.schema([(name, kind)]) for kind in kinds]
-        kind = arrow.unify_schemas(schemas, promote_options="permissive").field(name).type
-        for one in kinds:  # Arrow cannot convert all that it combines
-            arrow.array([], one).cast(kind)
-    except arrow.ArrowException:
-        (one, where), (other, there) = list(files.items())[:2]
-        raise InputValueError(
-            f"{name} is {one} in {where}, but {other} in {there}: the values cannot be combined in "
-            "one column"
-        ) from None
+    kind = _unified(files, kinds, name)
     if not is_alone:
         raise InputValueError(
             f"{name} is {kind} in {files[kinds[0]]}: it cannot be combined with csv or jsonl"
         )
     return str(kind) if str(kind) in _SAME else kind
+
+
+def _unified(files: Mapping[Any, str], kinds: list[Any], name: str) -> Any:
+    """The type of Arrow's permissive promotion."""
+    arrow, types = imported_arrow(), imported_arrow().types
+    # Arrow combines decimals with the smallest float.
+    widest = [arrow.float64()] if any(map(types.is_decimal, kinds)) and any(
+        map(types.is_floating, kinds)) else []  # fmt: skip
+    try:
+        schemas = [arrow.schema([(name, kind)]) for kind in [*widest, *kinds]]
+        kind = arrow.unify_schemas(schemas, promote_options="permissive").field(name).type
+        for one in kinds:  # Arrow cannot convert all that it combines
+            arrow.array([], one).cast(kind)
+    except arrow.ArrowException:
+        (one, where), (other, there) = ((kind, files[kind]) for kind in kinds[:2])
+        raise InputValueError(
+            f"{name} is {one} in {where}, but {other} in {there}: the values cannot be combined in "
+            "one column"
+        ) from None
+    return kind
 
 
 def _of_integers(kinds: list[Any]) -> str:

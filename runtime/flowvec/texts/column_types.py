@@ -10,7 +10,7 @@ texts. Values of csv are texts. Types of Parquet files combine as Arrow's permis
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from flowvec.arrow import imported_arrow
@@ -18,7 +18,7 @@ from flowvec.errors import InputValueError
 from flowvec.texts.arrow_values import promoted
 from flowvec.texts.window import Columns, Fields
 
-__all__ = ["FieldValues", "Observed", "is_exact_float"]
+__all__ = ["FieldValues", "Observed", "check_distinct", "is_exact_float"]
 
 _LEAST, _MOST = -(1 << 63), 1 << 64  # 64 bits, with or without a sign
 _MOST_SIGNED = (1 << 63) - 1
@@ -32,6 +32,19 @@ def is_exact_float(number: int) -> bool:
         return abs(number) <= _EXACT or int(float(number)) == number
     except OverflowError:
         return False
+
+
+def check_distinct(source: str, columns: Sequence[str], names: Iterable[str]) -> None:
+    """Check that no two columns of a file have one of some names.
+
+    Raises:
+        InputValueError: two have, so that it is not clear which is meant.
+    """
+    for name in names:
+        if columns.count(name) > 1:
+            raise InputValueError(
+                f"{source} has {columns.count(name)} columns named {name!r}; rename all but one"
+            )
 
 
 class FieldValues:

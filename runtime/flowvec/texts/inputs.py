@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.texts.column_types import check_distinct
 from flowvec.texts.compression import DAMAGE, TEXT_FORMATS, decompressed, format_of
 from flowvec.texts.lines import BadRecord, csv_records, lines_of
 
@@ -74,7 +75,9 @@ def read_rows(
                     if decoded.strip() or not skip_blank:
                         yield Row(number, decoded)
                 return
-            records = _csv_records(file, name) if kind == "csv" else _json_records(file, name)
+            records = _json_records(file, name)
+            if kind == "csv":
+                records = _csv_records(file, name, text_field)
             for number, (where, record) in enumerate(records):
                 text = _field(record, text_field, where)
                 if not isinstance(text, str):
@@ -134,7 +137,9 @@ def _json_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, o
         yield where, record
 
 
-def _csv_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, object]]]:
+def _csv_records(
+    file: IO[bytes], name: str, text_field: str
+) -> Iterator[tuple[str, dict[str, object]]]:
     header: list[str] | None = None
     for number, fields in enumerate(csv_records(file, _MOST_BYTES)):
         where = f"{name}, record {number}" if number else f"the header of {name}"
@@ -146,6 +151,7 @@ def _csv_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, ob
             raise InputValueError(f"{where} is not UTF-8") from None
         if header is None:
             header = fields
+            check_distinct(name, header, [text_field])
         elif len(fields) != len(header):
             raise InputValueError(f"{where} has {len(fields)} fields, and the header {len(header)}")
         else:

@@ -161,8 +161,9 @@ def test_arrow_arrays_are_texts_and_queries(tmp_path: Path, tiny: Encoder) -> No
     plain = ["a cat", "a dog runs"]
     vectors = tiny.encode(plain)
     arrays = [
-        pa.array(plain), pa.chunked_array([plain[:1], plain[1:]]), pa.array(plain, pa.large_string()),
-        pa.array(plain).dictionary_encode(), pa.array(plain, pa.string_view()),
+        pa.array(plain), pa.chunked_array([plain[:1], plain[1:]]),
+        *(pa.array(plain, kind) for kind in (pa.large_string(), pa.string_view())),
+        pa.array(plain).dictionary_encode(),
     ]  # fmt: skip
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         for texts in arrays:

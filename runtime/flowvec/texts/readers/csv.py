@@ -7,8 +7,7 @@ from typing import Any
 
 from flowvec.compat import override
 from flowvec.errors import InputValueError
-from flowvec.texts.arrow_values import check_distinct
-from flowvec.texts.column_types import Observed
+from flowvec.texts.column_types import Observed, check_distinct
 from flowvec.texts.lines import BadRecord
 from flowvec.texts.readers.base import RecordReader
 from flowvec.texts.row_checks import RefusedError

@@ -14,7 +14,6 @@ from flowvec.errors import InputValueError
 from flowvec.texts.arrow_values import (
     arrow_type,
     cast_exactly,
-    check_distinct,
     id_kind,
     open_parquet,
     plain,
@@ -22,7 +21,7 @@ from flowvec.texts.arrow_values import (
     text_of_bytes,
     text_of_id,
 )
-from flowvec.texts.column_types import FieldValues, Observed
+from flowvec.texts.column_types import FieldValues, Observed, check_distinct
 from flowvec.texts.readers.base import Reader
 from flowvec.texts.row_checks import RefusedError, checked_text, dead_letter_of, fitted, id_of
 from flowvec.texts.sources import Source
@@ -175,14 +174,17 @@ class ParquetReader(Reader):
                 found = ((place, self._why_bad(value, kind)) for place, value in enumerate(column))
                 bad = {place: f"{name} {reason}" for place, reason in found if reason is not None}
             if kind in ("value", "json") and isinstance(kind, str):
-                values = [None if p in bad else one.as_py() for p, one in enumerate(column)]
+                if bad:
+                    values = [None if p in bad else one.as_py() for p, one in enumerate(column)]
+                else:
+                    values = column.to_pylist()
                 if kind == "json" and not self.fields.kept_as_json:
                     values = [None if one is None else json.dumps(one) for one in values]
                 kept[name] = values
             else:
                 kept[name], places = cast_exactly(column, arrow_type(kind))
                 for place in places:
-                    bad[place] = f"{name} is a value that the column's type {kind} cannot hold"
+                    bad[place] = f"{name} is {column[place]}, which the type {kind} cannot hold"
             for place, reason in bad.items():
                 reasons.setdefault(place, reason)
         return kept, reasons
