@@ -91,6 +91,8 @@ def decided_columns(
         return None
     observed = Observed(fields)
     for source in sources:
+        if observed.is_enough and source.format == "jsonl":
+            continue  # it has no header to check
         with ExitStack() as stack:
             reader = open_reader(source, fields, stack, Start(0, 0, 0))
             while True:

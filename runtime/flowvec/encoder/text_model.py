@@ -79,5 +79,7 @@ def checked(texts: Iterable[str], refuse_empty: bool) -> Iterator[str]:
         InputTypeError, InputValueError: as `TextModel.items`.
     """
     for i, text in enumerate(python_values(texts)):
+        if hasattr(text, "as_py"):  # a scalar of Arrow
+            text = text.as_py()
         check_texts((text,), i, refuse_empty=refuse_empty)
         yield text

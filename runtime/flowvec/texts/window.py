@@ -48,7 +48,7 @@ class Fields:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Those of these fields that each file must have."""
+        """Those of these fields that some row must have; otherwise they are misspelt."""
         if self.for_collection:
             return () if self.id is None else (self.id,)
         return self.named

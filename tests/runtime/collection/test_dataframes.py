@@ -17,6 +17,7 @@ from flowvec import (
     Encoder,
     InputValueError,
 )
+from flowvec.collection.mining import most_similar_pairs
 from tests.makers import vectors
 
 
@@ -169,6 +170,8 @@ def test_arrow_arrays_are_texts_and_queries(tmp_path: Path, tiny: Encoder) -> No
         for texts in arrays:
             np.testing.assert_array_equal(tiny.encode(texts), vectors)
             np.testing.assert_allclose(list(tiny.stream(texts)), vectors, atol=1e-6)
+            np.testing.assert_allclose(list(tiny.stream(iter(texts))), vectors, atol=1e-6)
+            assert len(most_similar_pairs(texts, encoder=tiny)) == 1
             c.add(["a", "b"], texts, pa.array([{"n": 1}, None]))
             assert [(row.text, row.metadata) for row in c.rows()] == [
                 ("a cat", {"n": 1}), ("a dog runs", None)]  # fmt: skip
