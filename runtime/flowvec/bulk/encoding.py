@@ -379,11 +379,12 @@ def _repeats(
     """Rows that are left out because another row has the same id."""
     if options.fields.id is None:
         return None
+    is_column = options.out_format == "parquet"  # which has one type
     if survey.rows is None:
-        return SeenIds(options.fields, options.on_duplicate)
+        return SeenIds(options.fields, options.on_duplicate, ids_become_texts=is_column)
     return find_repeats(
         survey.sources, options.fields, columns, options.on_duplicate, stop,
-        ids_become_texts=options.out_format == "parquet",
+        ids_become_texts=is_column,
     )  # fmt: skip
 
 

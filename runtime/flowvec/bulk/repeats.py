@@ -100,14 +100,18 @@ class SeenIds:
     Memory grows by about 100 bytes per id.
     """
 
-    def __init__(self, fields: Fields, rule: OnDuplicate) -> None:
+    def __init__(
+        self, fields: Fields, rule: OnDuplicate, *, ids_become_texts: bool = False
+    ) -> None:
         """Start without ids.
 
         Args:
             fields: the fields that are read.
             rule: `last` is for collections only, where a later row replaces an earlier one.
+            ids_become_texts: as for `find_repeats`.
         """
         self._fields = fields
+        self._key: Callable[[Any], Any] = str if ids_become_texts else lambda key: key
         self._rule = rule
         self._places: dict[bytes, tuple[str, int]] = {}
 
@@ -118,7 +122,7 @@ class SeenIds:
             BulkError: two rows have the same id, and the rule is `error`.
         """
         ids = window.ids(self._fields)
-        digests = [_digest(key) for key in ids]
+        digests = [_digest(self._key(key)) for key in ids]
         left_out: list[int] = []
         here: dict[bytes, int] = {}
         for place, digest in enumerate(digests):

@@ -199,6 +199,8 @@ class Observed:
         of_records = one.kind(mixed)
         classes = {_CLASSES.get(of_records, of_records), "string" if one.from_csv else "null"}
         for_files: Any = "null"
+        if one.files and self.fields.kept_as_json and not is_id:
+            return mixed  # JSON holds all of Arrow's types that it can hold side by side
         if one.files:
             for_files = promoted(one.files, name, is_id=is_id, is_alone=classes == {"null"})
             classes |= {_CLASSES.get(for_files, for_files)}

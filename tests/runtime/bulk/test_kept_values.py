@@ -278,3 +278,17 @@ def test_two_columns_of_one_name_are_refused(
             encode_files(tiny, tmp_path / file, tmp_path / "out", id_field="id", keep=["k"])
     (tmp_path / "a.csv").write_text("text,other,other\na cat,b,c\n")  # which are not read
     encode_files(tiny, tmp_path / "a.csv", tmp_path / "fine", out_format="npy")
+
+
+def test_row_maps_hold_values_of_several_types_as_they_are(
+    tmp_path: Path, tiny: Encoder, arrow: Any
+) -> None:
+    import pyarrow as pa
+
+    columns = [["text"], pa.array([b"bytes"]), pa.nulls(1)]
+    for number, column in enumerate(columns):
+        table = pa.table({"id": [number], "text": ["a cat"], "k": column})
+        arrow.write_table(table, tmp_path / f"{number}.parquet")
+    encode_files(tiny, tmp_path, tmp_path / "out", id_field="id", keep=["k"], out_format="npy")
+    assert written(tmp_path / "out", "npy") == {0: "text", 2: None}
+    assert [(x["id"], x["code"]) for x in letters_of(tmp_path / "out")] == [(1, "bad_field")]

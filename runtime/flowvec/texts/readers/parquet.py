@@ -173,12 +173,12 @@ class ParquetReader(Reader):
             if self._may_be_bad(column, kind):
                 found = ((place, self._why_bad(value, kind)) for place, value in enumerate(column))
                 bad = {place: f"{name} {reason}" for place, reason in found if reason is not None}
-            if kind in ("value", "json") and isinstance(kind, str):
+            if self._is_json(kind):
                 if bad:
                     values = [None if p in bad else one.as_py() for p, one in enumerate(column)]
                 else:
                     values = column.to_pylist()
-                if kind == "json" and not self.fields.kept_as_json:
+                if not self.fields.kept_as_json:  # a column of JSON
                     values = [None if one is None else json.dumps(one) for one in values]
                 kept[name] = values
             else:
