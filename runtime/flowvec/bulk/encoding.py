@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -224,6 +224,9 @@ def encode_files(
         imported_ray()  # fail before anything is read or written
     if is_file or skip_unchanged:
         options = replace(options, rows_per_shard=ONE_FILE)
+    columns = None
+    with suppress(_StoppedError):  # the survey of the inputs raises it again
+        columns = decided_columns(sources, fields, _raises_once_set(stop))
     with ExitStack() as stack:
         if not isinstance(encoder, Encoder):
             encoder = stack.enter_context(Encoder.load(encoder))
@@ -237,7 +240,6 @@ def encode_files(
         job = job_of(encoder, options)
         started = time.perf_counter()
         try:
-            columns = decided_columns(sources, fields, _raises_once_set(stop))
             survey = survey_inputs(
                 sources, options.rows_per_shard, max_text_bytes, _raises_once_set(stop)
             )
