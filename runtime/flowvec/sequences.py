@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowvec.errors import InputTypeError
+from flowvec.errors import InputTypeError, InputValueError
 
-__all__ = ["as_list", "refuse_lookalike", "refuse_single"]
+__all__ = ["as_list", "python_values", "refuse_lookalike", "refuse_single"]
 
 
 def refuse_single(name: str, value: object) -> None:
@@ -54,6 +54,21 @@ def refuse_lookalike(name: str, values: object, *, ordered: bool = True) -> None
         )
 
 
+def python_values(values: Iterable[Any]) -> Iterable[Any]:
+    """What gives the values of an iterable: an array of Arrow itself gives Arrow's scalars.
+
+    Raises:
+        InputValueError: it is one with a text that is not UTF-8.
+    """
+    to_pylist = getattr(values, "to_pylist", None)
+    try:
+        plain: Iterable[Any] = values if to_pylist is None else to_pylist()
+    except UnicodeDecodeError as error:
+        kind = type(values).__name__
+        raise InputValueError(f"a text of the {kind} is not UTF-8: {error}") from None
+    return plain
+
+
 def as_list(name: str, values: Iterable[Any], *, ordered: bool = True) -> list[Any]:
     """Several values as a list.
 
@@ -69,4 +84,7 @@ def as_list(name: str, values: Iterable[Any], *, ordered: bool = True) -> list[A
     refuse_lookalike(name, values, ordered=ordered)
     if not isinstance(values, Iterable):
         raise InputTypeError(f"{name} must be a list, not {type(values).__name__}")
-    return list(values)
+    items = list(python_values(values))
+    if items and hasattr(items[0], "as_py"):  # scalars of Arrow
+        items = [one.as_py() if hasattr(one, "as_py") else one for one in items]
+    return items

@@ -210,7 +210,7 @@ def _job(seed: str, pair: int, limit: int, encoder: Encoder, folder: Path) -> Re
         for place in range(rng.randint(8, 90)):
             text = " ".join(rng.choices(_WORDS, k=rng.randint(1, 9)))
             row = _ROWS[kind](rng, key, text, limit)
-            # The type of a field is that of most of the first rows, and there are few rows here.
+            # The type of a field is that of most rows, and there are few rows here.
             while place < 4 and number == 0 and row.code is not None:
                 row = _ROWS[kind](rng, key, text, limit)
             rows.append(row)

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from flowvec.bulk.runner import BulkProgress, RunResult, RunTally, Work, end_run
 from flowvec.bulk.shard_files import BulkPrecision, OutFormat
 from flowvec.bulk.splitting import Splitting
 from flowvec.bulk.summary import BulkSummary, summarize
-from flowvec.bulk.windows import first_columns
+from flowvec.bulk.windows import decided_columns
 from flowvec.collection.creation import is_collection
 from flowvec.collection.model import encoder_for
 from flowvec.encoder.encoder import Encoder
@@ -107,9 +107,9 @@ def encode_files(
             those that are null or missing are left out.
         id_field: the field with the id, a string or a whole number; None numbers the rows from 0
             over all inputs.
-        keep: other fields to write with the vector. In jsonl, the type of a field is the one of
-            most of the first 4,096 rows; a row with another type is a dead letter. In a collection,
-            each row keeps its own value and type, and a field may be missing.
+        keep: other fields to write with the vector. No value is changed: all rows of all inputs
+            decide a field's type, and a row whose value it cannot hold exactly is a dead letter. In
+            a collection, each row keeps its own value and type. A file may lack a field.
         out_format: `parquet` (columns id, the kept fields and vector, a list of fixed length);
             `npy` (with a row map beside it, one line of JSON per row); or `collection`. Then `out`
             is a collection, which is created if there is none; texts are stored, kept fields become
@@ -229,7 +229,9 @@ def encode_files(
         imported_ray()  # fail before anything is read or written
     if is_file or skip_unchanged:
         options = replace(options, rows_per_shard=ONE_FILE)
-    columns = first_columns(sources, fields, rows_per_shard)
+    columns = None
+    with suppress(_StoppedError):  # the survey of the inputs raises it again
+        columns = decided_columns(sources, fields, _raises_once_set(stop))
     with ExitStack() as stack:
         if not isinstance(encoder, Encoder):
             encoder = stack.enter_context(Encoder.load(encoder))
@@ -384,11 +386,12 @@ def _repeats(
     """Rows that are left out because another row has the same id."""
     if options.fields.id is None:
         return None
+    is_column = options.out_format == "parquet"  # which has one type
     if survey.rows is None:
-        return SeenIds(options.fields, options.on_duplicate)
+        return SeenIds(options.fields, options.on_duplicate, ids_become_texts=is_column)
     return find_repeats(
         survey.sources, options.fields, columns, options.on_duplicate, stop,
-        ids_become_texts=options.out_format == "parquet",
+        ids_become_texts=is_column,
     )  # fmt: skip
 
 
@@ -462,7 +465,7 @@ def _described(
         },
         "options": {**chosen.pop("fields"), **chosen, "share": list(share)},
         "rows": survey.rows,
-        "columns": columns,
+        "columns": columns and {name: str(kind) for name, kind in columns.items()},
         "inputs": [
             {name: getattr(source, name) for name in _RECORDED} | {"path": recorded(source.path)}
             for source in survey.sources

@@ -30,7 +30,7 @@ from flowvec.bulk.shard_files import (
     dtype_of,
 )
 from flowvec.bulk.verify import FolderInfo
-from flowvec.bulk.windows import first_columns, read_windows
+from flowvec.bulk.windows import decided_columns, read_windows
 from flowvec.encoder.argument import check_encoder
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.jobs import EncodeJob
@@ -154,8 +154,8 @@ def estimate_files(
         before = own.job()
     if sources[0].path == STDIN:
         raise InputValueError("standard input cannot be read twice, so nothing can be estimated")
-    columns = first_columns(sources, fields, rows_per_shard)
     started = time.perf_counter()
+    columns = decided_columns(sources, fields)
     survey = survey_inputs(sources, rows_per_shard, max_text_bytes)
     survey_seconds = time.perf_counter() - started
     rows = survey.rows or 0

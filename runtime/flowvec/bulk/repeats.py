@@ -100,14 +100,18 @@ class SeenIds:
     Memory grows by about 100 bytes per id.
     """
 
-    def __init__(self, fields: Fields, rule: OnDuplicate) -> None:
+    def __init__(
+        self, fields: Fields, rule: OnDuplicate, *, ids_become_texts: bool = False
+    ) -> None:
         """Start without ids.
 
         Args:
             fields: the fields that are read.
             rule: `last` is for collections only, where a later row replaces an earlier one.
+            ids_become_texts: as for `find_repeats`.
         """
         self._fields = fields
+        self._key: Callable[[Any], Any] = str if ids_become_texts else lambda key: key
         self._rule = rule
         self._places: dict[bytes, tuple[str, int]] = {}
 
@@ -118,7 +122,7 @@ class SeenIds:
             BulkError: two rows have the same id, and the rule is `error`.
         """
         ids = window.ids(self._fields)
-        digests = [_digest(key) for key in ids]
+        digests = [_digest(self._key(key)) for key in ids]
         left_out: list[int] = []
         here: dict[bytes, int] = {}
         for place, digest in enumerate(digests):
@@ -178,7 +182,7 @@ def find_repeats(
         if ids_become_texts:
             ids = list(map(str, ids))
         numbers.append(np.asarray(window.numbers, np.int64))
-        digests.append(_digests(ids, window.columns[fields.id]))
+        digests.append(_digests(ids))
     rows = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
     keys = np.concatenate(digests) if digests else np.empty((0, 2), np.uint64)
     del numbers, digests
@@ -246,19 +250,16 @@ def _refuse(repeats: Repeats, columns: Columns | None) -> None:
     )
 
 
-def _digests(ids: Sequence[Any], kind: str) -> _Digests:
+def _digests(ids: Sequence[Any]) -> _Digests:
     """128-bit hashes of ids, (ids, 2)."""
-    if kind != "int64":
-        return np.frombuffer(b"".join(map(_digest, ids)), np.uint64).reshape(-1, 2)
-    # For a collection, texts and larger numbers may follow first rows with int64 ids.
     is_plain = [type(key) is int and -_INT64 <= key < _INT64 for key in ids]
     numbers = [key for key, plain in zip(ids, is_plain, strict=True) if plain]
     plain_rows = np.array(is_plain, np.bool_)
     digests = np.zeros((len(ids), 2), np.uint64)
     digests[plain_rows, 0] = np.array(numbers, np.int64).view(np.uint64)
     if len(numbers) < len(ids):
-        others = [key for key, plain in zip(ids, is_plain, strict=True) if not plain]
-        digests[~plain_rows] = _digests(others, "id")
+        others = (_digest(key) for key, plain in zip(ids, is_plain, strict=True) if not plain)
+        digests[~plain_rows] = np.frombuffer(b"".join(others), np.uint64).reshape(-1, 2)
     return digests
 
 

@@ -19,6 +19,7 @@ from flowvec.bundle.bundle import record_file
 from flowvec.encoder.postprocess import DTYPES, PRECISIONS, Precision
 from flowvec.errors import InputValueError
 from flowvec.files import rename_durably
+from flowvec.texts.arrow_values import arrow_type
 from flowvec.texts.window import Columns, Fields, Window, of_rows
 
 __all__ = [
@@ -187,19 +188,11 @@ class _ParquetFile(_File):
     _schema: Any = None
     _vector: Any = None
 
-    def _open(self, columns: Columns, values: Mapping[str, Any]) -> None:
+    def _open(self, columns: Columns) -> None:
         arrow = imported_arrow()
-        types = {"int64": arrow.int64(), "double": arrow.float64(), "bool": arrow.bool_(),
-                 "string": arrow.string(), "json": arrow.string()}  # fmt: skip
-
-        def kind(name: str) -> Any:
-            column = values.get(name)
-            if column is not None and not isinstance(column, list):
-                return column.type
-            return types.get(columns.get(name, ""), arrow.string())
-
-        fields = [("id", arrow.int64() if self.fields.id is None else kind(self.fields.id))]
-        fields += [(name, kind(name)) for name in self.fields.beside_id]
+        kinds = {name: arrow_type(columns.get(name, "string")) for name in self.fields.named}
+        fields = [("id", arrow.int64() if self.fields.id is None else kinds[self.fields.id])]
+        fields += [(name, kinds[name]) for name in self.fields.beside_id]
         # Non-null numbers save a definition level in Parquet.
         item = arrow.field("element", arrow.from_numpy_dtype(self.dtype), nullable=False)
         self._vector = arrow.list_(item, self.dim)
@@ -227,7 +220,7 @@ class _ParquetFile(_File):
     def write(self, window: Window, kept: Sequence[int] | None, vectors: npt.NDArray[Any]) -> None:
         arrow = imported_arrow()
         if self._writer is None:
-            self._open(window.columns, window.values)
+            self._open(window.columns)
         if not len(vectors):
             return
         columns = []
@@ -251,7 +244,7 @@ class _ParquetFile(_File):
 
     def finish(self, columns: Columns) -> None:
         if self._writer is None:
-            self._open(columns, {})
+            self._open(columns)
         self._writer.close()
 
     def abandon(self) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from flowvec.errors import InputValueError
+from flowvec.texts.column_types import Observed
 from flowvec.texts.inventory import Start
-from flowvec.texts.readers import Reader, open_reader, schema_of
+from flowvec.texts.readers import ParquetReader, Reader, open_reader
 from flowvec.texts.sources import STDIN, Source
 from flowvec.texts.window import WINDOW, Columns, Fields, Window
 
-__all__ = ["first_columns", "read_windows"]
+__all__ = ["decided_columns", "read_windows"]
 
 
 def read_windows(
@@ -58,70 +58,62 @@ def read_windows(
                     row += count
                 if row < end:
                     break  # the file has ended
-                window = _read(window, raw, columns)
+                window = _read(window, raw, columns, fields)
                 columns = window.columns
                 yield window
                 if row == stop:
                     return
                 window, raw, end = Window(row), [], _window_end(row, rows_per_shard, stop)
             if raw:  # records must be read before the file is closed
-                window = _read(window, raw, columns)
+                window = _read(window, raw, columns, fields)
                 columns, raw = window.columns, []
     if window.rows:
         yield window
 
 
-def first_columns(sources: Sequence[Source], fields: Fields, rows_per_shard: int) -> Columns | None:
-    """Types of the fields, from the first window; None for standard input.
+def decided_columns(
+    sources: Sequence[Source], fields: Fields, check: Callable[[], object] = lambda: None
+) -> Columns | None:
+    """Types of the fields, decided over all rows of all inputs; None for standard input.
+
+    Files whose rows say nothing about types are only opened.
+
+    Args:
+        sources: the files.
+        fields: the fields that are read.
+        check: called now and then; it raises to give up.
 
     Raises:
-        InputValueError: as `read_windows`; or a field has different types in two files.
+        InputValueError: a file cannot be read, no file has a field, or types of Parquet files
+            cannot be combined.
     """
     if sources[0].path == STDIN:
         return None
-    if fields.named:
-        _check_same_types(sources, fields)
-    if len(fields.texts) > 1:
-        _check_text_fields(sources, fields)
-    return next(read_windows(sources, fields, rows_per_shard=rows_per_shard), Window(0)).columns
-
-
-def _check_text_fields(sources: Sequence[Source], fields: Fields) -> None:
-    """Check that each field of a joined text is in the first rows of some file."""
-    absent = list(fields.texts)
-    for index, source in enumerate(sources):
+    observed = Observed(fields)
+    for source in sources:
+        if observed.is_enough and source.format == "jsonl":
+            continue  # it has no header to check
         with ExitStack() as stack:
-            reader = open_reader(source, fields, stack, Start(index, 0, 0))
-            found = reader.texts_in(reader.take(WINDOW)[1])
-        absent = [name for name in absent if name not in found]
-        if not absent:
-            return
-    if len(absent) < len(fields.texts):  # else the first file is named, with its fields
-        raise InputValueError(
-            f"no input has a field {absent[0]!r} in its first rows; is it misspelt?"
-        )
+            reader = open_reader(source, fields, stack, Start(0, 0, 0))
+            while True:
+                check()
+                count, records = reader.take(WINDOW) if reader.is_typed_by_rows else (0, None)
+                if count or not reader.is_typed_by_rows:
+                    reader.observe(records, observed)
+                if not count or observed.is_enough:
+                    break
 
-
-def _check_same_types(sources: Sequence[Source], fields: Fields) -> None:
-    """Check that kept fields have the same type in all files."""
-    formats = {source.format for source in sources}
-    if len(formats) > 1:
-        raise InputValueError(
-            "to keep fields or ids, all inputs must have the same format, not "
-            + " and ".join(sorted(formats))
-        )
-    if formats == {"parquet"}:
-        first_seen: dict[str, tuple[str, str]] = {}  # field: (file, type)
+    def count_numbers(name: str) -> None:
         for source in sources:
-            schema = schema_of(source)
-            for name in fields.required:
-                kind = str(schema.field(name).type) if name in schema.names else "nothing"
-                where, before = first_seen.setdefault(name, (source.name, kind))
-                if before != kind:
-                    raise InputValueError(
-                        f"{name} is {before} in {where}, but {kind} in {source.name}: the values "
-                        "cannot be combined in one column"
-                    )
+            check()
+            if source.format == "parquet":
+                with ExitStack() as stack:
+                    reader = open_reader(source, fields, stack, Start(0, 0, 0))
+                    assert isinstance(reader, ParquetReader)
+                    reader.count_numbers(name, observed.values[name])
+
+    observed.check()
+    return observed.columns(count_numbers, unknown="string")
 
 
 def _window_end(row: int, rows_per_shard: int, stop: int | None) -> int:
@@ -131,11 +123,18 @@ def _window_end(row: int, rows_per_shard: int, stop: int | None) -> int:
 
 
 def _read(
-    window: Window, raw: Sequence[tuple[Reader, int, Any]], columns: Columns | None
+    window: Window,
+    raw: Sequence[tuple[Reader, int, Any]],
+    columns: Columns | None,
+    fields: Fields,
 ) -> Window:
     """Add records to a window."""
     if columns is None:
-        columns = raw[0][0].columns(raw[0][2])
+        observed = Observed(fields)
+        for reader, _, records in raw:
+            reader.observe(records, observed)
+        observed.check(" in its first rows")
+        columns = observed.columns()
     window.columns = columns
     for reader, first_row, records in raw:
         reader.read(records, first_row, window, columns)

@@ -18,6 +18,7 @@ from flowvec.encoder.argument import check_encoder
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.postprocess import normalize
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.sequences import python_values
 from flowvec.vectors import top_k as nearest
 
 __all__ = ["Pair", "most_similar_pairs", "semantic_search"]
@@ -171,7 +172,7 @@ def _unit_vectors(
     # Columns of pandas and other libraries have no fixed type: a list shows what they hold.
     if not isinstance(items, Iterable):
         raise InputTypeError(f"{name} must be a list, not {type(items).__name__}")
-    listed = items if isinstance(items, np.ndarray) else list(items)
+    listed = items if isinstance(items, np.ndarray) else list(python_values(items))
     if any(isinstance(item, str) for item in listed[:1]):
         if encoder is None:
             raise InputValueError(f"{name} are texts: give an encoder to embed them")

@@ -31,6 +31,14 @@ from flowvec.sequences import as_list
 from flowvec.sparse.checking import checked_sparse
 from flowvec.sparse.vectors import SparseVectors
 from flowvec.spelled import kind_of
+from flowvec.texts.arrow_values import (
+    open_parquet,
+    plain,
+    plain_type,
+    text_of_bytes,
+    text_of_id,
+)
+from flowvec.texts.column_types import check_distinct
 from flowvec.texts.compression import is_hidden, without_links
 from flowvec.texts.lines import json_reason
 
@@ -265,12 +273,13 @@ class _File:
                 raise InputValueError(advice)
             # pyarrow leaves a file open that it opened itself and cannot read.
             self._handle = pa.OSFile(os.fsencode(path))
-            self._file = pa.parquet.ParquetFile(self._handle)
+            self._file = open_parquet(self._handle)
             schema = self._file.schema_arrow
+            check_distinct(str(path), schema.names, dict.fromkeys(schema.names))
             for name in ("id", "vector"):
                 if name not in schema.names:
                     raise InputValueError(f"{path} has no column {name!r}; it has {schema.names}")
-            kind = schema.field("vector").type
+            kind = plain_type(schema.field("vector").type)
             number = getattr(kind, "value_type", None)
             if number in (pa.int8(), pa.uint8()):  # quantized by a bulk job
                 raise InputValueError(
@@ -365,6 +374,7 @@ def _rows_of(dim: int, as_json: Container[str], sparse_dim: int, batch: Any) -> 
         does not name it.
     """
     pa = imported_arrow()
+    batch = pa.record_batch([plain(one) for one in batch.columns], batch.schema.names)
     arrays = ("vector", *(_SPARSE if sparse_dim else ()))
     columns = {name: _values_of(batch, name) for name in batch.schema.names if name not in arrays}
     column = batch.column("vector")
@@ -378,7 +388,7 @@ def _rows_of(dim: int, as_json: Container[str], sparse_dim: int, batch: Any) -> 
         raise InputValueError(f"its vector does not have {dim} numbers")
     none = [None] * len(batch)
     ids = _ids(columns.pop("id"), columns.pop("id_is_int", none))
-    texts = columns.pop("text", none)
+    texts = [text_of_bytes(text) for text in columns.pop("text", none)]
     for text in texts:
         if not isinstance(text, str | None):
             raise InputTypeError(f"its text is {kind_of(text).json}, not a text")
@@ -485,6 +495,7 @@ def _shown(value: Any) -> Any:
 def _ids(ids: list[Any], are_ints: list[bool | None]) -> list[Id]:
     checked: list[Id] = []
     for item, is_int in zip(ids, are_ints, strict=True):
+        item = text_of_bytes(text_of_id(item))
         if is_int and isinstance(item, str):
             try:
                 item = int(item)

@@ -15,7 +15,7 @@ from flowvec.collection.store.json_field import field_names
 from flowvec.collection.store.rows import Id, check_ids, encode_metadata
 from flowvec.collection.store.values import storable
 from flowvec.errors import InputTypeError, InputValueError
-from flowvec.sequences import as_list
+from flowvec.sequences import as_list, python_values
 from flowvec.spelled import A_DICT, kind_of, setting
 from flowvec.texts.unicode import place_of_surrogate
 
@@ -196,7 +196,9 @@ def check_weight(value: object, name: str) -> float:
 def texts_of(values: object) -> list[str] | None:
     """Texts as a list, from a list, an array or a DataFrame's column; None if they are not
     texts."""
-    if not isinstance(values, Sequence) and hasattr(values, "dtype"):
+    if hasattr(values, "to_pylist") and "string" in str(getattr(values, "type", "")):
+        values = python_values(cast(Iterable[Any], values))
+    elif not isinstance(values, Sequence) and hasattr(values, "dtype"):
         kind = getattr(values.dtype, "kind", "O")
         if kind not in "OUST" or getattr(values, "ndim", 1) != 1:
             return None

@@ -183,9 +183,6 @@ class JobSource(Source):
 
     def _metadata(self, row: dict[str, Any]) -> str:
         fields = {name: value for name, value in row.items() if name not in ("row", "id")}
-        for name, kind in self._columns.items():
-            if kind == "json" and isinstance(fields.get(name), str):
-                fields[name] = json.loads(fields[name])
         return json.dumps(fields)
 
     def _dim(self) -> int:

@@ -10,7 +10,7 @@ from flowvec.compat import override
 from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.encoder.options import OnEmpty, document_prompt, query_prompt
 from flowvec.errors import InputTypeError
-from flowvec.sequences import refuse_lookalike
+from flowvec.sequences import as_list, python_values, refuse_lookalike
 from flowvec.tokenizer.tokenizer import Tokenized, Tokenizer, check_texts
 
 __all__ = ["TextModel", "check_iterable", "checked"]
@@ -53,7 +53,7 @@ class TextModel(LoadedModel):
         """
         refuse_empty = choice("on_empty", on_empty, get_args(OnEmpty)) == "error"
         single = isinstance(texts, str)
-        items = [cast(str, texts)] if single else list(check_iterable(texts))
+        items = [cast(str, texts)] if single else as_list("texts", check_iterable(texts))
         check_texts(items, refuse_empty=refuse_empty)
         return items, single
 
@@ -78,6 +78,8 @@ def checked(texts: Iterable[str], refuse_empty: bool) -> Iterator[str]:
     Raises:
         InputTypeError, InputValueError: as `TextModel.items`.
     """
-    for i, text in enumerate(texts):
+    for i, text in enumerate(python_values(texts)):
+        if hasattr(text, "as_py"):  # a scalar of Arrow
+            text = text.as_py()
         check_texts((text,), i, refuse_empty=refuse_empty)
         yield text

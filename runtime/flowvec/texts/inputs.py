@@ -19,6 +19,7 @@ from typing import IO, cast
 
 from flowvec.errors import InputTypeError, InputValueError, NonFiniteError
 from flowvec.files import BYTE_ORDER_MARK, lfs_advice
+from flowvec.texts.column_types import check_distinct
 from flowvec.texts.compression import DAMAGE, TEXT_FORMATS, decompressed, format_of
 from flowvec.texts.encodings import OtherEncodingError, Utf8File
 from flowvec.texts.joining import join_texts, text_fields
@@ -82,7 +83,9 @@ def read_rows(
                     if decoded.strip() or not skip_blank:
                         yield Row(number, decoded)
                 return
-            records = _csv_records(file, name) if kind == "csv" else _json_records(file, name)
+            records = _json_records(file, name)
+            if kind == "csv":
+                records = _csv_records(file, name, names)
             for number, (where, record) in enumerate(records):
                 yield Row(number, _text_of(record, names, where))
         except OtherEncodingError as error:
@@ -163,7 +166,9 @@ def _json_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, o
         yield where, record
 
 
-def _csv_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, object]]]:
+def _csv_records(
+    file: IO[bytes], name: str, texts: Sequence[str]
+) -> Iterator[tuple[str, dict[str, object]]]:
     header: list[str] | None = None
     for number, fields in enumerate(csv_records(file, _MOST_BYTES)):
         where = f"{name}, row {number - 1}" if number else f"the header of {name}"
@@ -175,6 +180,7 @@ def _csv_records(file: IO[bytes], name: str) -> Iterator[tuple[str, dict[str, ob
             raise InputValueError(f"{where} is not UTF-8") from None
         if header is None:
             header = fields
+            check_distinct(name, header, texts)
         elif len(fields) != len(header):
             raise InputValueError(f"{where} has {len(fields)} fields, and the header {len(header)}")
         else:

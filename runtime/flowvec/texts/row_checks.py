@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
+from flowvec.texts.column_types import is_exact_float
 from flowvec.texts.joining import join_texts
 from flowvec.texts.unicode import replace_surrogates
 from flowvec.texts.window import DeadLetter, Fields
 
 __all__ = [
     "RefusedError",
+    "TooLargeFloat",
     "checked_text",
     "dead_letter_of",
     "decoded_line",
@@ -24,13 +25,13 @@ __all__ = [
     "text_of",
 ]
 
-_INT64 = 1 << 63
+_RANGES = {"int64": range(-(1 << 63), 1 << 63), "uint64": range(1 << 64)}
 _MOST_ID_BITS = 1024  # as in a collection
 # Levels of a value in metadata, which is itself a level; a collection refuses more than 100.
 _MOST_LEVELS = 99
 # Types of columns, in words.
-_WORDS = {"int64": "a whole number", "double": "a number", "bool": "a truth value",
-          "string": "a text"}  # fmt: skip
+_WORDS = {"int64": "a whole number", "uint64": "a whole number", "double": "a number",
+          "bool": "a truth value", "string": "a text"}  # fmt: skip
 
 
 class RefusedError(Exception):
@@ -41,6 +42,10 @@ class RefusedError(Exception):
         self.code = code
         self.reason = reason
         self.key = key  # the row's id, if it can be read although the record cannot
+
+
+class TooLargeFloat(float):
+    """A number of JSON that no float64 holds; as a float it is infinity."""
 
 
 def dead_letter_of(
@@ -74,8 +79,7 @@ def text_of(record: dict[str, Any], fields: Fields) -> str:
     """
     there = [name for name in fields.texts if name in record]
     if not there:
-        named = " or ".join(map(repr, fields.texts))
-        raise RefusedError("missing_field", f"there is no field {named}")
+        raise RefusedError("missing_field", f"there is no field {fields.wanted_text}")
     return joined_text({name: record[name] for name in there}, fields)
 
 
@@ -147,7 +151,8 @@ def fitted(value: Any, kind: str, name: str, *, as_json: bool = False) -> Any:
         value: value of a kept field, or the id.
         kind: type of the column.
         name: name of the field.
-        as_json: whether it is written as JSON, which has no NaN and no infinity.
+        as_json: whether it is written as JSON, which has no NaN and no infinity, and holds all
+            other values as they are.
 
     Raises:
         RefusedError: it cannot be converted.
@@ -156,32 +161,37 @@ def fitted(value: Any, kind: str, name: str, *, as_json: bool = False) -> Any:
         return replace_surrogates(value) if isinstance(value, str) else value
     if kind == "value":
         return _metadata_value(value, name)
-    if kind == "json":
-        try:
-            return None if value is None else json.dumps(value, ensure_ascii=True, allow_nan=False)
-        except ValueError:
-            raise RefusedError("bad_field", f"{name} holds NaN or infinity") from None
     if value is None:
         return None
+    if kind == "json":
+        try:
+            written = json.dumps(value, ensure_ascii=True, allow_nan=False)
+        except ValueError:
+            raise RefusedError("bad_field", f"{name} holds NaN or infinity") from None
+        return value if as_json else written
     if kind == "string" and isinstance(value, str):
         return replace_surrogates(value)
     if kind == "bool" and isinstance(value, bool):
         return value
     if not isinstance(value, bool):
-        if kind == "int64" and isinstance(value, int) and -_INT64 <= value < _INT64:
-            return value
+        if isinstance(value, int) and kind in _RANGES:
+            if value in _RANGES[kind]:
+                return value
+            raise RefusedError("bad_field", f"{name} is a whole number of more than 64 bits")
         if kind == "double" and isinstance(value, int | float):
-            with suppress(OverflowError):
-                number = float(value)
-                if as_json and not math.isfinite(number):
-                    raise RefusedError("bad_field", f"{name} is NaN or infinity")
-                return number
-    if kind == "int64" and type(value) is int:
-        raise RefusedError("bad_field", f"{name} is a whole number of more than 64 bits")
-    before = _WORDS.get(kind, kind)
-    raise RefusedError(
-        "bad_field", f"{name} is {_named(value)}, and was {before} in the first rows"
-    )
+            return _float_of(value, name, as_json=as_json)
+    raise RefusedError("bad_field", f"{name} is {_named(value)}, and {_WORDS[kind]} in most rows")
+
+
+def _float_of(value: float, name: str, *, as_json: bool) -> float:
+    if isinstance(value, int):
+        if not is_exact_float(value):
+            raise RefusedError("bad_field", f"{name} is a whole number that no float64 holds")
+    elif isinstance(value, TooLargeFloat):
+        raise RefusedError("bad_field", f"{name} is a number that no float64 holds")
+    elif as_json and not math.isfinite(value):
+        raise RefusedError("bad_field", f"{name} is NaN or infinity")
+    return float(value)
 
 
 def _metadata_value(value: Any, name: str) -> Any:

@@ -68,6 +68,11 @@ class Fields:
         return (self.text,) if isinstance(self.text, str) else self.text
 
     @property
+    def wanted_text(self) -> str:
+        """The field of the text in messages about names, quoted; of several one is enough."""
+        return " or ".join(map(repr, self.texts))
+
+    @property
     def text_name(self) -> str:
         """What messages call the text."""
         names = " and ".join(self.texts)
@@ -80,7 +85,7 @@ class Fields:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Those of these fields that each file must have."""
+        """Those of these fields that some row must have; otherwise they are misspelt."""
         if self.for_collection:
             return () if self.id is None else (self.id,)
         return self.named
@@ -91,10 +96,9 @@ class Fields:
         return tuple(name for name in self.named if name != self.id)
 
 
-# For a collection, kept values of jsonl stay as they are, whatever type their field has here.
-# Type of a field: `int64`, `double`, `bool`, `string`, `json` (as text), `id` (strings and whole
-# numbers), or the name of an Arrow type for Parquet inputs.
-Columns = dict[str, str]
+# Types of the fields: `int64`, `uint64`, `double`, `bool`, `string`, `json`, `id` (texts and whole
+# numbers), for a collection `value` (as it is), or an Arrow type for Parquet inputs.
+Columns = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,20 @@ class Window:
         self.origins.append((first, source, row))
         self.rows += rows
         return first
+
+    def extend(self, name: str, values: Any) -> None:
+        """Add a field's values of further rows: a list, or an Arrow array."""
+        before = self.values.get(name)
+        if isinstance(before, list) and isinstance(values, list):
+            before += values
+        elif before is None or not len(before):
+            self.values[name] = values
+        elif len(values):
+            arrow = imported_arrow()
+            kind = values.type if isinstance(before, list) else before.type
+            parts = (before, values)
+            arrays = [arrow.array(p, kind) if isinstance(p, list) else p for p in parts]
+            self.values[name] = arrow.concat_arrays(arrays)
 
     def place(self, index: int) -> tuple[str, int]:
         """The file of the row with the number `numbers[index]`, and its number in the file."""

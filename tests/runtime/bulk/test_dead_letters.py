@@ -35,7 +35,7 @@ POISON = [
     ("bad_id", b'{"id": 1.5, "text": "the cat"}'),
     ("bad_field", b'{"id": 5, "text": "the cat"}'),
     ("bad_field", b'{"id": "l", "text": "the cat", "n": "seven"}'),
-    ("bad_field", b'{"id": "m", "text": "the cat", "n": 9223372036854775808}'),
+    ("bad_field", b'{"id": "m", "text": "the cat", "n": 18446744073709551616}'),
     ("too_long", b'{"id": "n", "text": "' + b"cat " * 400 + b'"}'),
 ]
 
@@ -81,7 +81,7 @@ def test_every_poisoned_row_is_a_dead_letter_and_affects_no_other(
             assert letter["id"] is None
         assert not any(word in letter["reason"] for word in ("int64", "double", "something"))
     reasons = {letter["reason"] for letter in dead_letters if letter["code"] == "bad_field"}
-    assert "n is a text, and was a whole number in the first rows" in reasons
+    assert "n is a text, and a whole number in most rows" in reasons
 
 
 def test_dead_letters_of_csv(tmp_path: Path, tiny: Encoder) -> None:
@@ -224,8 +224,8 @@ def test_strict_stops_at_the_first_dead_letter(tmp_path: Path, tiny: Encoder) ->
 @pytest.mark.parametrize(
     ("content", "options", "part"),
     [
-        ('{"body": "x"}\n', {}, "no field 'text' in its first rows; it has body"),
-        ('{"text": "x"}\n', {"keep": ["k"]}, "no field 'k' in its first rows"),
+        ('{"body": "x"}\n', {}, "no field 'text'; it has body"),
+        ('{"text": "x"}\n', {"keep": ["k"]}, "no field 'k'; it has text"),
         ('{"text": "x"}\n', {"keep": ["vector"]}, "cannot be kept"),
         ('{"text": "x"}\n', {"keep": ["id"]}, "cannot be kept"),
         ('{"text": "x"}\n', {"precision": "int4"}, "precision must be one of"),

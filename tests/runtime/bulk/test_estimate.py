@@ -72,10 +72,10 @@ def test_kept_fields_are_written_and_the_files_removed(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / "t").mkdir()
-    rows = [{"text": "the cat", "n": 1 if i < 500 else "one"} for i in range(1000)]
+    rows = [{"text": "the cat", "n": 1 if i % 3 else "one"} for i in range(1000)]
     file = write_jsonl(tmp_path / "a.jsonl", rows)
     estimate = estimate_files(tiny, file, keep=["n"], rows_per_shard=100)
-    assert 0.4 < estimate.dead_share < 0.6  # the type of `n` is that of the first rows
+    assert 0.3 < estimate.dead_share < 0.4  # the type of `n` is that of most rows
     assert list((tmp_path / "t").iterdir()) == []
 
 

@@ -17,7 +17,7 @@ from flowvec.bulk.journal import Folder
 from flowvec.bulk.options import BulkOptions
 from flowvec.bulk.repeats import OnDuplicate, Repeats, find_repeats
 from flowvec.bulk.runner import job_of, run_shard
-from flowvec.bulk.windows import first_columns
+from flowvec.bulk.windows import decided_columns
 from flowvec.texts.inventory import Start, Survey, survey_inputs
 from flowvec.texts.sources import Source, find_sources
 from flowvec.texts.window import Fields
@@ -61,7 +61,7 @@ def test_a_worker_needs_the_files_of_its_shard_only(
     fields = Fields("text", "id", kept_as_json=True)
     options = BulkOptions("npy", fields, "float32", None, "truncate", False, 24, rule)
     sources = find_sources([tmp_path / "in"])
-    columns = first_columns(sources, fields, 24)
+    columns = decided_columns(sources, fields)
     survey = survey_inputs(sources, 24, 1 << 20)
     repeats = find_repeats(survey.sources, fields, columns, rule, lambda: None)
     assert repeats is not None

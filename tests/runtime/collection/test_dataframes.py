@@ -6,6 +6,8 @@ import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from flowvec import (
     Encoder,
     InputValueError,
 )
+from flowvec.collection.mining import most_similar_pairs
 from tests.makers import vectors
 
 
@@ -111,3 +114,70 @@ def test_lists_and_frames_are_stored_alike_and_filtered_by_the_same_values(tmp_p
         c.add_vectors([1], vectors(1), metadata=[{"key": key}])
         c.add_vectors([2], vectors(1), metadata=pandas.DataFrame({"key": [key]}))
         assert len(c.search(vectors(1)[0], filter={"key": key})) == 2
+
+
+# --- Arrow and UUIDs ------------------------------------------------------------------------------
+
+KEYS = [UUID(int=1), UUID(int=2)]
+NAMES = ["00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"]
+
+
+def ids_of(kind: str) -> tuple[Any, list[Any]]:
+    """Ids as a caller may hold them, and as they are stored."""
+    if kind == "UUIDs":
+        return KEYS, NAMES
+    if kind == "array of UUIDs":
+        return np.array(KEYS, object), NAMES
+    pa = pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    kinds: dict[str, tuple[Any, list[Any]]] = {
+        "Arrow UUIDs": (pa.array([key.bytes for key in KEYS], pa.uuid()), NAMES),
+        "Arrow numbers": (pa.array([1 << 63, 2], pa.uint64()), [1 << 63, 2]),
+        "Arrow chunks": (pa.chunked_array([["a"], ["b"]]), ["a", "b"]),
+        "Arrow dictionary": (pa.array(["a", "b"]).dictionary_encode(), ["a", "b"]),
+        "Arrow view": (pa.array(["a", "b"], pa.string_view()), ["a", "b"]),
+        "Arrow scalars": (list(pa.array(["a", "b"])), ["a", "b"]),
+    }
+    return kinds[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["UUIDs", "array of UUIDs", "Arrow UUIDs", "Arrow numbers", "Arrow chunks", "Arrow dictionary",
+     "Arrow view", "Arrow scalars"],
+)  # fmt: skip
+def test_uuids_and_arrow_arrays_are_ids(tmp_path: Path, kind: str) -> None:
+    ids, stored = ids_of(kind)
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        c.add_vectors(ids, [[1, 0], [0, 1]])
+        assert c.ids() == stored
+        assert [row and row.id for row in c.get(ids)] == stored
+        assert c.count({"$id": {"in": ids}}) == 2
+        assert c.update_metadata(ids, changes={"key": KEYS[1]}) == 2
+        assert c.count({"key": KEYS[1]}) == 2
+        assert c.delete(ids) == 2
+
+
+def test_arrow_arrays_are_texts_and_queries(tmp_path: Path, tiny: Encoder) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    plain = ["a cat", "a dog runs"]
+    vectors = tiny.encode(plain)
+    arrays = [
+        pa.array(plain), pa.chunked_array([plain[:1], plain[1:]]),
+        *(pa.array(plain, kind) for kind in (pa.large_string(), pa.string_view())),
+        pa.array(plain).dictionary_encode(),
+    ]  # fmt: skip
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        for texts in arrays:
+            np.testing.assert_array_equal(tiny.encode(texts), vectors)
+            np.testing.assert_allclose(list(tiny.stream(texts)), vectors, atol=1e-6)
+            np.testing.assert_allclose(list(tiny.stream(iter(texts))), vectors, atol=1e-6)
+            assert len(most_similar_pairs(texts, encoder=tiny)) == 1
+            c.add(["a", "b"], texts, pa.array([{"n": 1}, None]))
+            assert [(row.text, row.metadata) for row in c.rows()] == [
+                ("a cat", {"n": 1}), ("a dog runs", None)]  # fmt: skip
+            c.add_vectors(["a", "b"], vectors, texts)
+            assert [row.text for row in c.rows()] == plain
+            assert c.search_batch(texts) == c.search_batch(plain)
+    bad = pa.array([b"\xff"], pa.binary()).view(pa.string())
+    with pytest.raises(InputValueError, match="not UTF-8"):
+        tiny.encode(bad)

@@ -6,6 +6,7 @@ import json
 import threading
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -278,3 +279,44 @@ def test_columns_of_other_origin_become_metadata(tmp_path: Path) -> None:
         assert [item.metadata for item in c.get([1, 2])] == [
             {"a": 1, "n": 1.5, "when": "2026-01-02"}, {"n": None, "when": None}
         ]  # fmt: skip
+
+
+def test_columns_may_be_stored_in_any_way(tmp_path: Path) -> None:
+    """Views, dictionaries, UUIDs, and texts without the type."""
+    pa = pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    import pyarrow.parquet
+
+    key, rows = UUID(int=7), [[1.0, 0.0], [0.0, 1.0]]
+    files = {
+        "views": {
+            "id": pa.array(["a", "b"], pa.string_view()),
+            "text": pa.array([b"x", None], pa.binary_view()),
+            "vector": pa.array(rows, pa.list_view(pa.float32())),
+            "k": pa.array([[1], None], pa.list_view(pa.int8())),
+        },
+        "uuids": {
+            "id": pa.array([key.bytes, bytes(16)], pa.uuid()),
+            "text": pa.array(["x", None]).dictionary_encode(),
+            "vector": pa.array(rows, pa.large_list(pa.float64())),
+            "k": pa.array([key.bytes, None], pa.uuid()),
+        },
+    }
+    for name, columns in files.items():
+        pyarrow.parquet.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+        with Collection.from_parquet(tmp_path / name, tmp_path / f"{name}.parquet") as c:
+            first = next(iter(c.rows()))
+            expected = ("a", [1]) if name == "views" else (str(key), str(key))
+            assert (first.id, first.text, first.metadata) == (expected[0], "x", {"k": expected[1]})
+            assert [row.vector.tolist() for row in c.rows()] == rows
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    import pyarrow.parquet
+
+    columns = [pa.array(["a"]), pa.array([[1.0, 0.0]]), pa.array([1]), pa.array([2])]
+    table = pa.Table.from_arrays(columns, names=["id", "vector", "k", "k"])
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(InputValueError, match=r"t\.parquet has 2 columns named 'k'"):
+        Collection.from_parquet(tmp_path / "c", tmp_path / "t.parquet")
+    assert not (tmp_path / "c").exists()

@@ -74,6 +74,7 @@ def test_the_format_can_be_given(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": 3}\n', {}, InputTypeError, "text is the number 3, not"),
         ("a.jsonl", "[" * 100_000 + "\n", {}, InputValueError, "line 1 is not JSON"),
         ("a.csv", "a,b\n1,2\n", {}, InputValueError, "no field 'text'; it has a, b"),
+        ("a.csv", "text,text\na,b\n", {}, InputValueError, "2 columns named 'text'"),
         ("a.csv", "a,text\n1\n", {}, InputValueError, "row 0 has 1 fields, and the header 2"),
         ("a.csv", 'text\nfirst\n"second\nthird\n', {}, InputValueError, "a quote is not closed"),
         ("a.txt", b"caf\xe9\n", {}, InputValueError, "not UTF-8"),

@@ -89,7 +89,7 @@ def test_a_file_may_lack_a_field_that_another_has(tmp_path: Path, tiny: Encoder)
     for i, names in enumerate((["a.csv", "b.csv"], ["b.csv", "a.csv"])):
         encode_files(tiny, [tmp_path / name for name in names], tmp_path / f"c{i}", **options)
         assert sorted(map(str, _texts(tmp_path / f"c{i}"))) == ["A title a body", "no title"]
-    with pytest.raises(InputValueError, match="no input has a field 'title'"):
+    with pytest.raises(InputValueError, match="has no field 'title'"):
         encode_files(tiny, tmp_path / "a.csv", tmp_path / "d", **options)
     options["text_field"] = "x,y"
     with pytest.raises(InputValueError, match="no field 'x' or 'y'; it has title, text"):

@@ -10,6 +10,7 @@ import numpy as np
 
 from flowvec.collection.store.values import Scalar, scalar_of
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.sequences import as_list
 from flowvec.spelled import TRUE_OR_FALSE, Spelled, kind_of, shown
 
 __all__ = [
@@ -85,16 +86,17 @@ def checked_flag(operator: str, value: object) -> bool:
 
 
 def checked_values(operator: str, values: object) -> Sequence[object]:
-    """The values of `in`: a list, tuple, set, range, array or column.
+    """The values of `in`: a list, tuple, set, range, array (of Arrow, too) or column.
 
     Raises:
         InputTypeError: it is something else.
     """
     is_array = isinstance(values, np.ndarray) and values.ndim == 1
     is_list = isinstance(values, list | tuple | set | frozenset | range)
-    if not (is_list or is_array or type(values).__name__ == "Series"):
+    is_column = type(values).__name__ == "Series" or hasattr(type(values), "to_pylist")
+    if not (is_list or is_array or is_column):
         raise InputTypeError(f"{operator!r} takes a list of values, not ", kind_of(values))
-    return list(values)  # type: ignore[call-overload, no-any-return]
+    return as_list(f"the values of {operator!r}", values, ordered=False)  # type: ignore[arg-type]
 
 
 def is_large(value: Scalar) -> bool:

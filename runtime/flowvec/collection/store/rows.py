@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -101,10 +102,10 @@ def without(labels: npt.NDArray[np.int64], others: npt.NDArray[np.int64]) -> npt
 
 
 def check_ids(ids: Iterable[object]) -> list[Id]:
-    """Check ids: any string, or any whole number of up to 1,024 bits.
+    """Check ids: strings, whole numbers of up to 1,024 bits, and UUIDs, which become texts.
 
     Raises:
-        InputTypeError: an id is neither str nor int (a bool is not an int here).
+        InputTypeError: an id is none of these (a bool is not an int here).
         InputValueError: an id is out of range.
     """
     checked: list[Id] = []
@@ -120,6 +121,8 @@ def check_ids(ids: Iterable[object]) -> list[Id]:
             if number.bit_length() > _MAX_ID_BITS:
                 raise InputValueError(f"id {i} is a number of more than {_MAX_ID_BITS} bits")
             checked.append(number)
+        elif isinstance(item, UUID):
+            checked.append(str(item))
         else:
             raise InputTypeError(
                 f"id {i} is ",

@@ -9,12 +9,12 @@ from flowvec.texts.lines import csv_records, lines_of
 from flowvec.texts.readers.base import Reader
 from flowvec.texts.readers.csv import CsvReader
 from flowvec.texts.readers.jsonl import JsonReader
-from flowvec.texts.readers.parquet import ParquetReader, schema_of
+from flowvec.texts.readers.parquet import ParquetReader
 from flowvec.texts.readers.txt import TxtReader
 from flowvec.texts.sources import Source, open_binary
 from flowvec.texts.window import Fields
 
-__all__ = ["Reader", "open_reader", "schema_of"]
+__all__ = ["ParquetReader", "Reader", "open_reader"]
 
 
 def open_reader(source: Source, fields: Fields, stack: ExitStack, place: Start) -> Reader:

@@ -7,7 +7,8 @@ from typing import Any
 
 from flowvec.compat import override
 from flowvec.errors import InputValueError
-from flowvec.texts.row_checks import RefusedError, dead_letter_of, fitted, id_of, is_id, text_of
+from flowvec.texts.column_types import Observed
+from flowvec.texts.row_checks import RefusedError, dead_letter_of, fitted, id_of, text_of
 from flowvec.texts.sources import Source
 from flowvec.texts.window import Columns, Fields, Window
 
@@ -15,7 +16,13 @@ __all__ = ["LineReader", "Reader", "RecordReader"]
 
 
 class Reader:
-    """Reads records of one file into windows."""
+    """Reads records of one file into windows.
+
+    Attributes:
+        is_typed_by_rows: whether its rows say what types its fields have, and not its header.
+    """
+
+    is_typed_by_rows = False
 
     def __init__(self, source: Source, fields: Fields) -> None:
         self.name = source.name
@@ -26,13 +33,9 @@ class Reader:
         """The number of the next records, and the records; fewer at the end of the file."""
         raise NotImplementedError
 
-    def columns(self, records: Any) -> Columns:
-        """Types of the fields, from some records."""
+    def observe(self, records: Any, observed: Observed) -> None:
+        """Note the fields of the file, or of some records, and their types."""
         raise NotImplementedError
-
-    def texts_in(self, records: Any) -> set[str]:
-        """The fields of the text that some records have."""
-        return set(self.fields.texts)
 
     def read(self, records: Any, first_row: int, window: Window, columns: Columns) -> None:
         """Add records to a window; `first_row` is the row number of the first."""
@@ -85,59 +88,15 @@ class RecordReader(Reader):
         """
         raise NotImplementedError
 
-    def kind_of(self, values: Sequence[Any]) -> str:
-        """The type of a field, from some of its values."""
-        raise NotImplementedError
-
-    def _readable(self, records: Sequence[Any]) -> Iterator[dict[str, Any]]:
-        for record in records:
-            try:
-                record_fields = self.fields_of(record)
-            except RefusedError:
-                continue
-            if record_fields is not None:
-                yield record_fields
-
-    @override
-    def texts_in(self, records: Sequence[Any]) -> set[str]:
-        return {
-            name for row in self._readable(records) for name in self.fields.texts if name in row
-        }
-
-    @override
-    def columns(self, records: Sequence[Any]) -> Columns:
-        readable = list(self._readable(records))
-        if readable and not any(name in row for row in readable for name in self.fields.texts):
-            names = ", ".join(dict.fromkeys(str(name) for name in readable[0])) or "none"
-            wanted = " or ".join(map(repr, self.fields.texts))
-            raise InputValueError(
-                f"{self.name} has no field {wanted} in its first rows; it has {names}"
-            )
-        for name in self.fields.required:
-            if readable and not any(name in record for record in readable):
-                raise InputValueError(f"{self.name} has no field {name!r} in its first rows")
-        values_by_field = {
-            name: [record[name] for record in readable if record.get(name) is not None]
-            for name in self.fields.named
-        }
-        key = self.fields.id
-        if key is not None:  # a value that cannot be an id is a dead letter, and does not count
-            values_by_field[key] = [value for value in values_by_field[key] if is_id(value)]
-        kinds = {name: self.kind_of(values) for name, values in values_by_field.items()}
-        if key is not None and kinds[key] not in ("int64", "string"):
-            kinds[key] = "id"  # strings and whole numbers, or nothing that counts
-        return kinds
-
     @override
     def read(
         self, records: Sequence[Any], first_row: int, window: Window, columns: Columns
     ) -> None:
         first = window.begin(self.name, first_row, len(records))
         fields = self.fields
-        values: list[list[Any]] = [window.values.setdefault(name, []) for name in columns]
-        kinds, not_seen = columns, set[str]()
-        if fields.for_collection:  # each row has its own types, whatever the first rows have
-            kinds = {name: "id" if name == fields.id else "value" for name in columns}
+        values: list[list[Any]] = [[] for _ in columns]
+        not_seen: set[str] = set()
+        if fields.for_collection:
             not_seen = set(fields.beside_id) - window.fields
         for place, record in enumerate(records):
             key: str | int | None = None
@@ -153,8 +112,8 @@ class RecordReader(Reader):
                     key = id_of(record_fields.get(fields.id), fields.id)
                 text = text_of(record_fields, fields)
                 row = [
-                    fitted(record_fields.get(name), kinds[name], name, as_json=fields.kept_as_json)
-                    for name in columns
+                    fitted(record_fields.get(name), kind, name, as_json=fields.kept_as_json)
+                    for name, kind in columns.items()
                 ]
             except RefusedError as refused:
                 key = refused.key if key is None else key
@@ -164,5 +123,7 @@ class RecordReader(Reader):
                 column.append(value)
             window.numbers.append(first + place)
             window.texts.append(text)
+        for name, column in zip(columns, values, strict=True):
+            window.extend(name, column)
         if fields.for_collection:
             window.fields |= set(fields.beside_id) - not_seen

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from flowvec.compat import override
 from flowvec.errors import InputValueError
+from flowvec.texts.column_types import Observed, check_distinct
 from flowvec.texts.lines import BadRecord
 from flowvec.texts.readers.base import RecordReader
 from flowvec.texts.row_checks import RefusedError
@@ -29,17 +30,13 @@ class CsvReader(RecordReader):
         if isinstance(header, BadRecord):
             raise InputValueError(f"the header of {self.name}: {header.reason}")
         self._header = header
-        wanted = [" or ".join(map(repr, fields.texts))] if header else []
-        wanted = [] if any(name in header for name in fields.texts) else wanted
-        wanted += [repr(name) for name in fields.required if header and name not in header]
-        if wanted:
+        check_distinct(self.name, header, (*fields.texts, *fields.named))
+        wanted = [] if any(name in header for name in fields.texts) else [fields.wanted_text]
+        wanted += [repr(name) for name in (fields.id,) if name is not None and name not in header]
+        if header and wanted:
             raise InputValueError(
                 f"{self.name} has no field {wanted[0]}; it has {', '.join(header)}"
             )
-
-    @override
-    def texts_in(self, records: Sequence[Any]) -> set[str]:
-        return set(self.fields.texts).intersection(self._header)
 
     @override
     def take(self, rows: int) -> tuple[int, list[list[str] | BadRecord]]:
@@ -69,5 +66,8 @@ class CsvReader(RecordReader):
         return values
 
     @override
-    def kind_of(self, values: Sequence[Any]) -> str:
-        return "string"
+    def observe(self, records: Any, observed: Observed) -> None:
+        if self._header:
+            observed.note_names(self.name, self._header)
+        for name, one in observed.values.items():
+            one.from_csv = one.from_csv or name in self._header

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from dataclasses import replace
+from math import isfinite, isinf
 from typing import Any
 
+import numpy as np
+
 from flowvec.compat import override
+from flowvec.texts.column_types import Observed
 from flowvec.texts.joining import join_texts
 from flowvec.texts.lines import json_reason
 from flowvec.texts.readers.base import LineReader, RecordReader
-from flowvec.texts.row_checks import RefusedError, decoded_line, is_id
+from flowvec.texts.row_checks import RefusedError, TooLargeFloat, decoded_line, is_id
 from flowvec.texts.sources import Source
 from flowvec.texts.unicode import is_utf8
 from flowvec.texts.window import Columns, Fields, Window
@@ -26,14 +29,21 @@ _DEEPEST = 500
 # Arrow's parser parses a window at once, in a third of the time. A larger window would need twice
 # the memory.
 _MOST_AT_ONCE = 1 << 26
+_GUESSED_FROM = 64  # rows
+_EXACT = 1 << 53  # float64 holds all smaller whole numbers
+# What a number of JSON has, and a text may have, that is larger than any float64.
+_MAY_BE_TOO_LARGE = re.compile(rb"[eE]\+?0*[1-9][0-9]{2}|[0-9]{308}")
 
 
 class JsonReader(RecordReader, LineReader):
     """Reads a window of plain objects at once, and other windows line by line."""
 
+    is_typed_by_rows = True
+
     def __init__(self, source: Source, fields: Fields, lines: Iterator[list[bytes | None]]) -> None:
         super().__init__(source, fields, lines)
         self._arrow = _arrow_json()
+        self._guess: Columns | None = None
 
     @override
     def fields_of(self, record: bytes | None) -> dict[str, Any] | None:
@@ -47,7 +57,10 @@ class JsonReader(RecordReader, LineReader):
         if record is not None and _may_be_too_deep(record) and _depth(line) > _DEEPEST:
             raise RefusedError("malformed", f"the line is nested more than {_DEEPEST} deep")
         try:
-            record_fields = json.loads(line)
+            if record is not None and _MAY_BE_TOO_LARGE.search(record):
+                record_fields = json.loads(line, parse_float=_float_of)
+            else:
+                record_fields = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise RefusedError("malformed", f"the line is not JSON: {json_reason(error)}") from None
         if not isinstance(record_fields, dict):
@@ -65,16 +78,29 @@ class JsonReader(RecordReader, LineReader):
         return key if is_id(key) and is_utf8(str(key)) else None
 
     @override
-    def kind_of(self, values: Sequence[Any]) -> str:
-        # The most common type: one wrong row must not decide for all.
-        known = {bool: "bool", int: "number", float: "number", str: "string"}
-        counts = Counter(known.get(type(value), "json") for value in values)
-        kind, most = counts.most_common(1)[0] if counts else ("json", 0)
-        if 2 * most <= len(values):
-            return "json"
-        if kind == "number":
-            return "double" if any(type(value) is float for value in values) else "int64"
-        return kind
+    def observe(self, records: Sequence[bytes | None], observed: Observed) -> None:
+        table = None
+        if observed.is_complete:  # else null and absent are to be told apart
+            kinds = {name: one.kind("json") for name, one in observed.values.items()}
+            table = self._table(records, kinds)
+        if table is not None:
+            for name, one in observed.values.items():
+                one.add_array(table[name])
+            return
+        for record in records:
+            try:
+                record_fields = self.fields_of(record)
+            except RefusedError:
+                continue
+            if record_fields is None:
+                continue
+            observed.note_names(self.name, record_fields)
+            for name, one in observed.values.items():
+                value = record_fields.get(name)
+                if name != self.fields.id or is_id(value):  # others are dead letters
+                    one.add(value)
+            if observed.is_enough:
+                return
 
     @override
     def read(
@@ -89,7 +115,7 @@ class JsonReader(RecordReader, LineReader):
         window.numbers += range(first, first + len(records))
         window.texts += texts
         for name in columns:
-            window.values.setdefault(name, []).extend(values[name])
+            window.extend(name, values[name])
         if self.fields.for_collection:
             window.fields |= {name for name in self.fields.beside_id if any(
                 value is not None for value in values[name])}  # fmt: skip
@@ -102,12 +128,48 @@ class JsonReader(RecordReader, LineReader):
         The result equals reading line by line. If a record would be blank, refused or repaired
         there, all records are read line by line.
         """
-        arrow, fields = self._arrow, self.fields
-        if arrow is None or "json" in columns.values():
+        fields = self.fields
+        table = self._table(records, self._kinds(records) if fields.for_collection else columns)
+        if table is None or (fields.id is not None and table[fields.id].null_count):
+            self._guess = None
             return None
-        if fields.for_collection and "double" in columns.values():
-            return None  # Arrow would make a whole number a float
-        if fields.id is not None and columns[fields.id] not in ("int64", "string"):
+        values: dict[str, list[Any]] = {
+            name: table[name].to_pylist() for name in (*fields.texts, *columns)
+        }
+        texts: list[Any] = values[fields.texts[0]]
+        if len(fields.texts) > 1:
+            parts = [values[name] for name in fields.texts]
+            texts = [join_texts(row) for row in zip(*parts, strict=True)]
+        if None in texts:
+            self._guess = None
+            return None
+        if fields.kept_as_json:
+            for name in (name for name, kind in columns.items() if kind == "double"):
+                if not all(value is None or isfinite(value) for value in values[name]):
+                    return None
+        return texts, values
+
+    def _kinds(self, records: Sequence[bytes | None]) -> Columns | None:
+        """For a collection, whose values keep their types: what the next rows probably have."""
+        if self._guess is None:
+            observed = Observed(replace(self.fields, for_collection=False))
+            self.observe(records[:_GUESSED_FROM], observed)
+            self._guess = observed.columns(unknown="null")
+        # Arrow would make a whole number beside numbers with a point a float.
+        return None if "double" in self._guess.values() else self._guess
+
+    def _table(self, records: Sequence[bytes | None], kinds: Columns | None) -> Any:
+        """The text and other fields of all records as an Arrow table.
+
+        None if one of the records may not be plain, or has a value that is not of the given types
+        exactly.
+        """
+        arrow, fields = self._arrow, self.fields
+        if arrow is None or kinds is None:
+            return None
+        types = {"int64": arrow.int64(), "uint64": arrow.uint64(), "double": arrow.float64(),
+                 "bool": arrow.bool_(), "string": arrow.string(), "null": arrow.null()}  # fmt: skip
+        if not all(isinstance(kind, str) and kind in types for kind in kinds.values()):
             return None
         try:
             block = b"\n".join(records)  # type: ignore[arg-type]
@@ -122,9 +184,7 @@ class JsonReader(RecordReader, LineReader):
             return None
         if _may_be_too_deep(block) and any(map(_may_be_too_deep, records)):  # type: ignore[arg-type]
             return None
-        types = {"int64": arrow.int64(), "double": arrow.float64(), "bool": arrow.bool_(),
-                 "string": arrow.string()}  # fmt: skip
-        schema = {name: types[kind] for name, kind in columns.items()}
+        schema = {name: types[kind] for name, kind in kinds.items()}
         if any(schema.setdefault(name, arrow.string()) != arrow.string() for name in fields.texts):
             return None
         try:
@@ -140,20 +200,19 @@ class JsonReader(RecordReader, LineReader):
             )
         except (UnicodeDecodeError, arrow.ArrowException):
             return None
-        if len(table) != len(records) or (fields.id is not None and table[fields.id].null_count):
-            return None
-        values: dict[str, list[Any]] = {name: table[name].to_pylist() for name in schema}
-        texts: list[Any] = values[fields.texts[0]]
-        if len(fields.texts) > 1:
-            parts = [values[name] for name in fields.texts]
-            texts = [join_texts(row) for row in zip(*parts, strict=True)]
-        if None in texts:
-            return None
-        if fields.kept_as_json:
-            for name in (name for name, kind in columns.items() if kind == "double"):
-                if not all(value is None or isfinite(value) for value in values[name]):
-                    return None
-        return texts, values
+        are_exact = all(_is_exact(table[n]) for n, kind in kinds.items() if kind == "double")
+        return table if len(table) == len(records) and are_exact else None
+
+
+def _is_exact(column: Any) -> bool:
+    """Whether numbers are those of the lines: Arrow rounds large ones, and -0 is a whole number."""
+    numbers = column.to_numpy()
+    return not bool(((abs(numbers) >= _EXACT) | ((numbers == 0) & np.signbit(numbers))).any())
+
+
+def _float_of(number: str) -> float:
+    value = float(number)
+    return TooLargeFloat(value) if isinf(value) else value
 
 
 def _may_be_too_deep(line: bytes) -> bool:

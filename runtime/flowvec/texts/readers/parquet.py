@@ -11,12 +11,23 @@ from typing import Any
 from flowvec.arrow import imported_arrow
 from flowvec.compat import override
 from flowvec.errors import InputValueError
+from flowvec.texts.arrow_values import (
+    arrow_type,
+    cast_exactly,
+    id_kind,
+    open_parquet,
+    plain,
+    plain_type,
+    text_of_bytes,
+    text_of_id,
+)
+from flowvec.texts.column_types import FieldValues, Observed, check_distinct
 from flowvec.texts.readers.base import Reader
-from flowvec.texts.row_checks import RefusedError, dead_letter_of, id_of, joined_text
+from flowvec.texts.row_checks import RefusedError, dead_letter_of, fitted, id_of, joined_text
 from flowvec.texts.sources import Source
-from flowvec.texts.window import WINDOW, Columns, Fields, Window
+from flowvec.texts.window import WINDOW, Columns, Fields, Window, of_rows
 
-__all__ = ["ParquetReader", "schema_of"]
+__all__ = ["ParquetReader"]
 
 
 class ParquetReader(Reader):
@@ -25,24 +36,26 @@ class ParquetReader(Reader):
     def __init__(self, source: Source, fields: Fields, stack: ExitStack) -> None:
         super().__init__(source, fields)
         self._arrow = imported_arrow()
-        schema = schema_of(source)
+        self._file = stack.enter_context(_opened(source))
+        schema = self._file.schema_arrow
+        check_distinct(self.name, schema.names, (*fields.texts, *fields.named))
         self._texts = [name for name in fields.texts if name in schema.names]
-        missing = [] if self._texts else [" or ".join(map(repr, fields.texts))]
-        missing += [repr(name) for name in fields.required if name not in schema.names]
+        missing = [] if self._texts else [fields.wanted_text]
+        if fields.id is not None and fields.id not in schema.names:
+            missing.append(repr(fields.id))
         if missing:
             raise InputValueError(
                 f"{self.name} has no column {missing[0]}; it has {', '.join(schema.names)}"
             )
         self._schema = schema
         for name in self._texts:
-            kind = schema.field(name).type
+            kind = plain_type(schema.field(name).type)
             if not _is_text(self._arrow, kind):
                 raise InputValueError(
                     f"{self.name}: {name} holds {_in_words(self._arrow, kind)}, not texts"
                 )
         if fields.id is not None:
-            self._check_id(schema.field(fields.id).type)
-        self._file = stack.enter_context(self._arrow.parquet.ParquetFile(source.for_arrow()))
+            self._check_id(plain_type(schema.field(fields.id).type))
         self._names = [
             name for name in dict.fromkeys((*fields.texts, *fields.named)) if name in schema.names
         ]
@@ -50,8 +63,7 @@ class ParquetReader(Reader):
         self._ready: Any = None
 
     def _check_id(self, kind: Any) -> None:
-        types = self._arrow.types
-        if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
+        if not id_kind(kind):
             raise InputValueError(
                 f"{self.name}: {self.fields.id} holds {_in_words(self._arrow, kind)}, and an id is "
                 "a text or a whole number"
@@ -96,35 +108,44 @@ class ParquetReader(Reader):
             ) from None
 
     @override
-    def texts_in(self, records: Any) -> set[str]:
-        return set(self._texts)
+    def observe(self, records: Any, observed: Observed) -> None:
+        observed.note_names(self.name, self._schema.names)
+        for name, one in observed.values.items():
+            if name in self._names:
+                one.files.setdefault(plain_type(self._schema.field(name).type), self.name)
 
-    @override
-    def columns(self, records: Any) -> Columns:
-        return {
-            name: str(self._schema.field(name).type) if name in self._names else "null"
-            for name in self.fields.named
-        }
+    def count_numbers(self, name: str, values: FieldValues) -> None:
+        """Count the numbers of a column, if it has any."""
+        if name not in self._schema.names:
+            return
+        kind, types = plain_type(self._schema.field(name).type), self._arrow.types
+        if types.is_integer(kind) or types.is_floating(kind):
+            self._batches = self._file.iter_batches(batch_size=WINDOW, columns=[name])
+            while (batch := self._next()) is not None:
+                values.add_array(plain(batch.column(0)))
 
     @override
     def read(
         self, records: Sequence[Any], first_row: int, window: Window, columns: Columns
     ) -> None:
         for batch in records:
-            self._read_batch(batch, first_row, window)
+            self._read_batch(batch, first_row, window, columns)
             first_row += len(batch)
 
-    def _read_batch(self, batch: Any, first_row: int, window: Window) -> None:
+    def _read_batch(self, batch: Any, first_row: int, window: Window, columns: Columns) -> None:
         fields, first = self.fields, window.begin(self.name, first_row, len(batch))
-        texts = [_pylist(self._arrow, batch.column(name)) for name in self._texts]
-        ids = None if fields.id is None else _pylist(self._arrow, batch.column(fields.id))
+        texts = [_pylist(self._arrow, plain(batch.column(name))) for name in self._texts]
+        key_name = fields.id
+        ids = None if key_name is None else _pylist(self._arrow, plain(batch.column(key_name)))
         good: list[int] = []
-        bad_fields = self._bad_fields(batch)
+        keys: list[Any] = []
+        kept, bad_fields = self._kept(batch, columns)
         for place, parts in enumerate(zip(*texts, strict=True)):
-            key: Any = first + place if ids is None else ids[place]
+            key: Any = first + place if ids is None else text_of_id(ids[place])
             try:
-                if ids is not None:
-                    key = id_of(_decoded_value(key), str(fields.id))
+                if key_name is not None:
+                    key = id_of(_decoded_value(key), key_name)
+                    key = fitted(key, columns[key_name], key_name)
                 decoded = dict(zip(self._texts, map(_decoded_value, parts), strict=True))
                 checked = joined_text(decoded, fields)
                 if place in bad_fields:
@@ -134,42 +155,51 @@ class ParquetReader(Reader):
                 window.dead.append(dead_letter_of(self.name, first_row + place, shown, refused))
                 continue
             good.append(place)
+            keys.append(key)
             window.texts.append(checked)
         window.numbers += [first + place for place in good]
-        for name in fields.named:
-            if name not in self._names:
-                window.values.setdefault(name, []).extend([None] * len(good))
-                continue
-            column = batch.column(name)
-            if len(good) < len(batch):
-                column = column.take(self._arrow.array(good, self._arrow.int64()))
-            if fields.for_collection and name != fields.id:  # files may have different types
+        if key_name is not None:
+            window.extend(key_name, keys)
+        for name, values in kept.items():
+            window.extend(name, values if len(good) == len(batch) else of_rows(values, good))
+            if fields.for_collection and name in self._names:
                 window.fields.add(name)
-                window.values.setdefault(name, []).extend(column.to_pylist())
-                continue
-            before = window.values.get(name)
-            if before is not None:
-                column = self._arrow.concat_arrays([before, column])
-            window.values[name] = column
 
-    def _bad_fields(self, batch: Any) -> dict[int, str]:
-        """What is wrong with kept values, by row."""
+    def _kept(self, batch: Any, columns: Columns) -> tuple[dict[str, Any], dict[int, str]]:
+        """Kept values, and what is wrong with some of them, by row."""
+        kept: dict[str, Any] = {}
         reasons: dict[int, str] = {}
         for name in self.fields.beside_id:
             if name not in self._names:
+                kept[name] = [None] * len(batch)
                 continue
-            column = batch.column(name)
-            if self._may_be_bad(column):
-                for place in range(len(column)):
-                    if (reason := self._why_bad(column[place])) is not None:
-                        reasons.setdefault(place, f"{name} {reason}")
-        return reasons
+            column, kind = plain(batch.column(name)), columns[name]
+            bad: dict[int, str] = {}
+            if self._may_be_bad(column, kind):
+                found = ((place, self._why_bad(value, kind)) for place, value in enumerate(column))
+                bad = {place: f"{name} {reason}" for place, reason in found if reason is not None}
+            if self._is_json(kind):
+                if bad:
+                    values = [None if p in bad else one.as_py() for p, one in enumerate(column)]
+                else:
+                    values = column.to_pylist()
+                if not self.fields.kept_as_json:  # a column of JSON
+                    values = [None if one is None else json.dumps(one) for one in values]
+                kept[name] = values
+            else:
+                kept[name], places = cast_exactly(column, arrow_type(kind))
+                for place in places:
+                    bad[place] = f"{name} is {column[place]}, which the type {kind} cannot hold"
+            for place, reason in bad.items():
+                reasons.setdefault(place, reason)
+        return kept, reasons
 
-    def _may_be_bad(self, column: Any) -> bool:
+    def _may_be_bad(self, column: Any, written_as: Any) -> bool:
         """Whether values must be checked one by one."""
         arrow, kind = self._arrow, column.type
+        as_json = self._is_json(written_as)
         if arrow.types.is_floating(kind):
-            return self.fields.kept_as_json and not (
+            return as_json and not (
                 arrow.compute.all(arrow.compute.is_finite(column), min_count=0).as_py()
             )
         try:
@@ -179,21 +209,24 @@ class ParquetReader(Reader):
         except (arrow.ArrowInvalid, OverflowError, ValueError):
             return True
         types = arrow.types
-        plain = (types.is_integer, types.is_boolean, types.is_string, types.is_large_string,
-                 types.is_date, types.is_time, types.is_timestamp, types.is_null)  # fmt: skip
-        return self.fields.kept_as_json and not any(is_kind(kind) for is_kind in plain)
+        fine = (types.is_integer, types.is_boolean, types.is_string, types.is_large_string,
+                types.is_date, types.is_time, types.is_timestamp, types.is_null)  # fmt: skip
+        return as_json and not any(is_kind(kind) for is_kind in fine)
 
-    def _why_bad(self, value: Any) -> str | None:
+    def _is_json(self, kind: Any) -> bool:
+        return self.fields.kept_as_json or (isinstance(kind, str) and kind == "json")
+
+    def _why_bad(self, value: Any, written_as: Any) -> str | None:
         """What is wrong with a kept value; None if nothing is."""
         try:
-            plain = value.as_py()
+            python = value.as_py()
         except UnicodeDecodeError:
             return "is not UTF-8"
         except (OverflowError, ValueError) as error:
             return f"cannot be read: {error}"
-        if self.fields.kept_as_json:
+        if self._is_json(written_as):
             try:
-                json.dumps(plain, allow_nan=False, default=_text_in_json)
+                json.dumps(python, allow_nan=False, default=_text_in_json)
             except RefusedError as refused:
                 return refused.reason
             except ValueError:
@@ -201,15 +234,15 @@ class ParquetReader(Reader):
         return None
 
 
-def schema_of(source: Source) -> Any:
-    """The schema of a file.
+def _opened(source: Source) -> Any:
+    """A file, which `with` closes.
 
     Raises:
         InputValueError: it cannot be read.
     """
     arrow = imported_arrow()
     try:
-        return arrow.parquet.read_schema(source.for_arrow())
+        return open_parquet(source.for_arrow())
     except (OSError, arrow.ArrowException) as error:
         raise InputValueError(f"cannot read {source.name}: {error}") from None
 
@@ -248,8 +281,6 @@ def _in_words(arrow: Any, kind: Any) -> str:
 
 def _is_text(arrow: Any, kind: Any) -> bool:
     types = arrow.types
-    if types.is_dictionary(kind):
-        kind = kind.value_type
     return any(
         is_kind(kind)
         for is_kind in (types.is_string, types.is_large_string, types.is_binary,
@@ -262,8 +293,6 @@ def _pylist(arrow: Any, column: Any) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError:
-        if arrow.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
         large = arrow.types.is_large_string(column.type)
         values = column.view(arrow.large_binary() if large else arrow.binary()).to_pylist()
     return values
@@ -271,9 +300,7 @@ def _pylist(arrow: Any, column: Any) -> list[Any]:
 
 def _decoded_value(value: Any) -> Any:
     """A value that may be bytes."""
-    if not isinstance(value, bytes):
-        return value
     try:
-        return value.decode()
+        return text_of_bytes(value)
     except UnicodeDecodeError as error:
         raise RefusedError("invalid_utf8", f"the value is not UTF-8: {error}") from None

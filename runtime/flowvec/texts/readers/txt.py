@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from flowvec.compat import override
 from flowvec.errors import InputValueError
+from flowvec.texts.column_types import Observed
 from flowvec.texts.readers.base import LineReader
 from flowvec.texts.row_checks import RefusedError, dead_letter_of, decoded_line
 from flowvec.texts.sources import Source
@@ -26,8 +28,8 @@ class TxtReader(LineReader):
             )
 
     @override
-    def columns(self, records: Sequence[bytes | None]) -> Columns:
-        return {}
+    def observe(self, records: Any, observed: Observed) -> None:
+        observed.note_names(self.name, self.fields.texts)
 
     @override
     def read(
