@@ -181,6 +181,8 @@ def check_options(
     text_or_none("prompt_name", options.prompt_name)
     if is_file and share[1] > 1:
         raise InputValueError("a single file cannot be divided into shares; name a folder")
+    if options.out_format == "npy" and "row" in options.fields.beside_id:
+        raise InputValueError("the field 'row' cannot be kept: the row map has one")
     if options.out_format == "parquet":
         imported_arrow()
     if path is None:

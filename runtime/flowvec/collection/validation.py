@@ -253,6 +253,7 @@ def check_metadata(metadata: Metadata | None, count: int) -> list[str | None]:
     if type(metadata).__name__ == "LazyFrame":  # asking it for its columns warns
         raise InputTypeError("metadata must not be a LazyFrame: write frame.collect()")
     if hasattr(metadata, "column_names") and hasattr(metadata, "to_pylist"):  # a pyarrow Table
+        _check_names(metadata.column_names)
         rows, is_frame = metadata.to_pylist(), True
     elif hasattr(metadata, "columns"):
         rows, is_frame = _records(metadata), True
@@ -268,13 +269,17 @@ def check_metadata(metadata: Metadata | None, count: int) -> list[str | None]:
 def _records(frame: DataFrame) -> list[dict[str, Any]]:
     """A DataFrame's rows as dicts of its cells."""
     names = list(frame.columns)
-    if len({str(name) for name in names}) < len(names):
-        raise InputValueError(f"the metadata has two columns of one name: {names}")
+    _check_names(names)
     try:
         columns = [list(frame[name]) for name in names]
     except TypeError as error:  # a lazy frame
         raise InputTypeError(f"the metadata's columns cannot be read: {error}") from None
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _check_names(names: Sequence[Any]) -> None:
+    if len({str(name) for name in names}) < len(names):
+        raise InputValueError(f"the metadata has two columns of one name: {names}")
 
 
 def check_changes(changes: Changes | None, count: int | None) -> list[dict[str, Any]]:

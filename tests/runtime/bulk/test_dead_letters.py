@@ -228,6 +228,7 @@ def test_strict_stops_at_the_first_dead_letter(tmp_path: Path, tiny: Encoder) ->
         ('{"text": "x"}\n', {"keep": ["k"]}, "no field 'k'; it has text"),
         ('{"text": "x"}\n', {"keep": ["vector"]}, "cannot be kept"),
         ('{"text": "x"}\n', {"keep": ["id"]}, "cannot be kept"),
+        ('{"text": "x", "row": 1}\n', {"keep": ["row"]}, "cannot be kept"),
         ('{"text": "x"}\n', {"precision": "int4"}, "precision must be one of"),
         ('{"text": "x"}\n', {"truncation": "maybe"}, "truncation must be one of"),
         ('{"text": "x"}\n', {"prompt_name": "none"}, "no prompt"),

@@ -181,3 +181,12 @@ def test_arrow_arrays_are_texts_and_queries(tmp_path: Path, tiny: Encoder) -> No
     bad = pa.array([b"\xff"], pa.binary()).view(pa.string())
     with pytest.raises(InputValueError, match="not UTF-8"):
         tiny.encode(bad)
+
+
+def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["k", "k"])
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        with pytest.raises(InputValueError, match="two columns of one name"):
+            c.add_vectors(["a"], [[1, 0]], metadata=table)
+        assert len(c) == 0
