@@ -156,8 +156,8 @@ class UpkeepMethods(RowMethods, EncoderMethods):
                 what = "this collection's is of an earlier version, and cannot be made again"
             else:
                 raise kind(
-                    f"the full-text index has the tokenizer {existing}, and it cannot be made again "
-                    f"with {tokenizer} now: {error}"
+                    f"the full-text index has the tokenizer {existing}, and it cannot be made "
+                    f"again with {tokenizer} now: {error}"
                 ) from error
             raise kind(f"hybrid searches need a full-text index; {what} now: {error}") from error
 
