@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvec import Collection, Encoder, Reranker, SparseVectors
+from flowvec import Collection, CollectionBusyError, Encoder, Reranker, SparseVectors
 from flowvec.bundle.manifest import READABLE_VERSIONS
 from flowvec.collection.index.snapshots import GraphSnapshots
 from flowvec.collection.store.meta import LAYOUT_VERSIONS
@@ -103,6 +103,12 @@ def test_an_earlier_full_text_index_is_made_again_once(
         vector = np.ones(collection.info().dim)
         collection.add_vectors(["new"], [vector], ["cafe\u0301"])
         assert collection.verify() == []
+        with (
+            Collection.open(tmp_path / "c", write_timeout=0) as other,
+            collection._access.writing(),
+            pytest.raises(CollectionBusyError, match="is of an earlier version"),
+        ):
+            other.search(vector, text="CAFÉ", hybrid=True)
         for _ in range(2):
             hits = collection.search(vector, 9, text="CAFÉ", hybrid=True, vector_weight=0.0)
             assert [hit.id for hit in hits if hit.score > 0] == ["new"]

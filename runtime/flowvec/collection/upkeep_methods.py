@@ -149,13 +149,16 @@ class UpkeepMethods(RowMethods, EncoderMethods):
         except CollectionError as error:
             if is_building:
                 raise
+            kind = type(error) if isinstance(error, CollectionBusyError) else CollectionError
             if existing is None:
                 what = "this collection has none, and it cannot be created"
             elif is_old:
-                what = "the one here is of an earlier version, and cannot be made again"
+                what = "this collection's is of an earlier version, and cannot be made again"
             else:
-                what = f"the one here is by {existing}, and cannot be made by {tokenizer}"
-            kind = type(error) if isinstance(error, CollectionBusyError) else CollectionError
+                raise kind(
+                    f"the full-text index has the tokenizer {existing}, and it cannot be made "
+                    f"again with {tokenizer} now: {error}"
+                ) from error
             raise kind(f"hybrid searches need a full-text index; {what} now: {error}") from error
 
     def _say_what_is_made(self, full_text: FullText) -> None:

@@ -52,7 +52,7 @@ class CollectionAgainstADict(RuleBasedStateMachine):
         for key in expected:
             del self.rows[key]
 
-    @rule(query=VECTOR, k=st.integers(0, 12))
+    @rule(query=VECTOR, k=st.integers(1, 12))
     def search(self, query, k) -> None:
         hits: list[Hit] = self.collection.search(query, k=k)
         scores = sorted((float(np.dot(v, query)) for v, _ in self.rows.values()), reverse=True)
