@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -16,6 +17,7 @@ from flowvec.encoder.queue_reports import BatchReport
 from flowvec.encoder.shared_encoder import SharedEncoder
 from flowvec.encoder.shared_model import Call
 from flowvec.encoder.text_model import TextModel
+from flowvec.errors import InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
 from flowvec.multi_vector.shared_encoder import SharedMultiVectorEncoder
 from flowvec.reranker.reranker import Reranker
@@ -154,7 +156,8 @@ class ServedModel(ABC):
     def warm_up(self) -> None:
         """Compute full batches on every stream, so that the rate is known before any request."""
         count = 4 * self._model.engine.in_flight * max(1, self._model.max_batch_tokens // 16)
-        self._shared._call(self._sample(min(count, 2048))).future.result()
+        with suppress(InputValueError):  # the model has no row for a token of the samples
+            self._shared._call(self._sample(min(count, 2048))).future.result()
 
     async def close(self) -> None:
         """Stop the queue; what runs ends, what waits does not begin."""

@@ -89,8 +89,9 @@ class BeginningTokenizer:
         # boundaries has the tokens that it has alone: if all cuts give the same first tokens, the
         # whole does too.
         first = ids[: room + 1]
+        end = min(end + self._edge, len(taken))
         cuts = self._tokenizer.encode_batch_fast(
-            [taken[:-i] for i in range(1, _CUTS)], add_special_tokens=False
+            [taken[: end - i] for i in range(_CUTS)], add_special_tokens=False
         )
         return first, all(cut.ids[: room + 1] == first for cut in cuts)
 
