@@ -6,9 +6,12 @@ lower-cased), its English stop words and the Snowball English stemmer.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -119,9 +122,26 @@ def search_bm25(dataset: RetrievalSet) -> Timed:
     return Timed(ranking, time.perf_counter() - begun)
 
 
+@contextmanager
+def _warnings_name(name: str) -> Iterator[None]:
+    """Let warnings about cut texts name the set instead of the temporary folder."""
+    logger = logging.getLogger("flowvec.collection.truncation")
+
+    def rename(record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = (name, *record.args[1:])
+        return True
+
+    logger.addFilter(rename)
+    try:
+        yield
+    finally:
+        logger.removeFilter(rename)
+
+
 def search_hybrid(encoder: Encoder, dataset: RetrievalSet) -> Timed:
     """A Collection's hybrid search: vectors and words together."""
-    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder:
+    with tempfile.TemporaryDirectory(prefix="flowvec-") as folder, _warnings_name(dataset.name):
         metric = METRIC_OF_SIMILARITY.get(encoder.info().similarity, "cosine")
         with Collection.create(Path(folder) / "c", encoder=encoder, metric=metric) as collection:
             for first in range(0, len(dataset.documents), _ADDED):

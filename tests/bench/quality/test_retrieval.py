@@ -410,6 +410,16 @@ def test_bm25_scores_what_is_known_of_it(shared_data: Path, name, low, high) -> 
     )
 
 
+def test_a_warning_about_cut_texts_names_the_set(
+    tmp_path: Path, tiny: Encoder, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = {"_id": "d9", "text": "the cat sleeps " * 400}
+    (retrieval_set,) = read_retrieval(write_set(tmp_path / "one", [*DOCUMENTS, long]))
+    search_hybrid(tiny, retrieval_set)
+    (line,) = [r.getMessage() for r in caplog.records if "were cut" in r.getMessage()]
+    assert line.startswith("one: 1 of 5 texts")
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 

@@ -13,12 +13,14 @@ from tokenizers import normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 
 from flowvec import Bundle, Encoder, ExportError
+from flowvec.tokenizer.pairs import PairTokenizer
 from flowvec_export import export
 from flowvec_export.assembly.token_parity import _TEXTS, require_own_tokens
 from flowvec_export.sources import read_source
 from flowvec_export.sources.files import check_tokenizer, read_json
 from flowvec_export.sources.tokenizer_settings import read_with_settings
 from tests.export.conftest import _byte_bpe
+from tests.export.cross_encoders import as_optimum_exports, make_cross_encoder
 
 pytestmark = pytest.mark.parity
 
@@ -209,6 +211,19 @@ def test_a_graphs_bundle_reads_texts_as_transformers_does(tmp_path: Path) -> Non
             assert encoder.tokenize([text]).ids[0] == theirs(text)["input_ids"]
     with Encoder.load(export(OPTIMUM / "bert", tmp_path / "lower").path, provider="cpu") as lower:
         assert lower.tokenize(["The CAT"]).ids == lower.tokenize(["the cat"]).ids
+
+
+def test_a_cross_encoders_graph_reads_pairs_as_transformers_does(tmp_path: Path) -> None:
+    source = make_cross_encoder(tmp_path / "source", "bert")
+    folder = as_optimum_exports(source, tmp_path / "optimum")
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text()) | BERT | {"do_lower_case": False}
+    file.write_text(json.dumps(settings))
+    bundle = export(folder, tmp_path / "b")
+    theirs = AutoTokenizer.from_pretrained(folder)
+    pairs = [("The CAT", "a cat"), ("naïve Café", ""), ("東京", "The [SEP] dog")]
+    ours = PairTokenizer(bundle.tokenizer, 60, with_types=False)(pairs).ids
+    assert ours == theirs([a for a, _ in pairs], [b for _, b in pairs])["input_ids"]
 
 
 def test_what_the_bundle_reads_otherwise_than_the_source_is_refused(tmp_path: Path) -> None:
