@@ -309,8 +309,8 @@ class Collection(SearchMethods, FieldMethods):
         """Embed texts and add them. Rows with the same ids are replaced. On disk when it returns.
 
         Args:
-            ids: strings or whole numbers; 1 and "1" are two ids. Of rows with equal ids the last is
-                kept.
+            ids: strings, whole numbers or UUIDs, which become strings; 1 and "1" are two ids. Of
+                rows with equal ids the last is kept. As texts, they may be an array of Arrow.
             texts: one text for each id, embedded by `Encoder.encode_document`, and where the
                 collection was opened with a SparseEncoder, by its `encode_document` too.
             metadata: for each id a dict that JSON can hold, or None; or a DataFrame (pandas or

@@ -166,9 +166,9 @@ class ParquetRows:
 def read_parquet(source: str | Path | Sequence[str | Path]) -> ParquetRows:
     """Rows of one or more files, in their order.
 
-    A file needs the columns `id` (text or whole numbers) and `vector` (lists of equal length, of
-    floating-point numbers). `text` and `metadata` (JSON) are optional; every other column becomes
-    metadata, which cannot hold bytes and durations.
+    A file needs the columns `id` (texts, whole numbers or UUIDs) and `vector` (lists of equal
+    length, of floating-point numbers). `text` and `metadata` (JSON) are optional; every other
+    column becomes metadata, which cannot hold bytes and durations.
 
     Args:
         source: a file, a folder of files such as `flowvec encode` writes, a glob, or a list of

@@ -154,7 +154,7 @@ class JsonReader(RecordReader, LineReader):
         if self._guess is None:
             observed = Observed(replace(self.fields, for_collection=False))
             self.observe(records[:_GUESSED_FROM], observed)
-            self._guess = observed.columns(unknown="null")
+            self._guess = observed.columns()
         # Arrow would make a whole number beside numbers with a point a float.
         return None if "double" in self._guess.values() else self._guess
 
