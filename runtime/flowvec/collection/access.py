@@ -331,6 +331,8 @@ class Access:
             had_turn = self._writer_turn.held
             try:
                 self._writer_turn.acquire(timeout)
+                if not had_turn:
+                    self._store.database.patience = timeout
                 yield
             finally:
                 if not had_turn:
