@@ -188,7 +188,7 @@ def encode_files(
         raise InputValueError("only a collection can skip unchanged rows")
     own = OwnFiles(url or path, is_file=is_file, into_collection=into_collection)
     sources = own.sources(as_inputs(inputs), input_format)
-    own.check_apart_from(encoder, changed_since)
+    own.check_apart_from(earlier=changed_since)
     is_stdin = sources[0].path == STDIN
     if is_stdin and (share[1] > 1 or workers is not None):
         raise InputValueError("standard input cannot be divided into shares or among workers")
@@ -235,6 +235,7 @@ def encode_files(
     with ExitStack() as stack:
         if not isinstance(encoder, Encoder):
             encoder = stack.enter_context(Encoder.load(encoder))
+        own.check_apart_from(encoder)
         if into_collection and is_collection(path):
             matching = encoder_for(path, encoder)
             if matching is not encoder:

@@ -120,29 +120,27 @@ class OwnFiles:
             check_apart(one.path, read, may_be_in=True)
 
     def check_apart_from(
-        self, model: AnyEncoder | str | Path | None, earlier: str | Path | None = None
+        self, model: AnyEncoder | None = None, earlier: str | Path | None = None
     ) -> None:
         """Refuse an output that is or contains the model or an earlier job, or is in one.
 
         Args:
-            model: an encoder, or what its `load` takes.
+            model: an encoder, if any.
             earlier: the folder, URL or manifest of an earlier job; None if there is none.
 
         Raises:
             InputValueError: it does.
         """
-        read = files_of(model)
+        read = _files_of(model)
         if earlier is not None:
             read.append(str(earlier).removesuffix("_manifest.json"))
         for one in self._written:
             check_apart(one.path, read)
 
 
-def files_of(model: AnyEncoder | str | Path | None) -> list[str | Path]:
+def _files_of(model: AnyEncoder | None) -> list[str | Path]:
     """Where a model's files are: its bundle, and the checkpoint that this was made from."""
-    if isinstance(model, str | Path):
-        return [model]
-    if not isinstance(model, AnyEncoder):  # None, or what `load` refuses
+    if model is None:
         return []
     bundle = model.bundle
     origin = origin_of(bundle.path)
