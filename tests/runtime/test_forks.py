@@ -105,20 +105,21 @@ provider = sys.argv[1]
 encoder = Encoder.load(sys.argv[2], provider=provider, compute="float32", streams=2)
 reranker = Reranker.load(sys.argv[3], provider=provider, compute="float32", streams=1)
 expected = encoder.encode("the cat")
+is_over = False
 
 async def waits():
     async with AsyncEncoder(encoder) as shared:
-        while True:
+        while not is_over:
             await shared.encode(["a dog runs"] * 5)
 
 def forever(work):
     def repeat():
-        while True:
+        while not is_over:
             work()
     threading.Thread(target=repeat, daemon=True).start()
 
 forever(lambda: asyncio.run(waits()))
-forever(lambda: encoder.encode(["stocks fell " * 20] * 40))
+forever(lambda: encoder.encode(["stocks fell " * 20] * 8))
 forever(lambda: reranker.rank("the cat", ["a dog"] * 9))
 
 def use():
@@ -137,9 +138,11 @@ def in_a_child(work):
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
-for _ in range(4):
+for _ in range(3):
     in_a_child(use)
 in_a_child(lambda: (use(), in_a_child(use)))
+
+is_over = True
 
 seen = []
 
@@ -148,7 +151,7 @@ def fork_in_a_handler(*_):
     seen.append(1)
 
 signal.signal(signal.SIGUSR1, fork_in_a_handler)
-while len(seen) < 5:  # also while the main thread is in a call of its own
+while len(seen) < 3:  # also while the main thread is in a call of its own
     threading.Timer(.01, os.kill, (os.getpid(), signal.SIGUSR1)).start()
     before = len(seen)
     while len(seen) == before:
