@@ -43,7 +43,7 @@ class WorkerThreads(OfOneProcess, ABC):
             for i in range(threads)
         ]  # fmt: skip
         # The threads end if this is garbage-collected without being closed.
-        weakref.finalize(self, _wake, self._changed)
+        weakref.finalize(self, _wake, self._changed, self._process)
         _open.add(self)
         for worker in self._workers:
             worker.start()
@@ -143,6 +143,7 @@ def _close_all() -> None:
             threads.close(drain=False)
 
 
-def _wake(changed: threading.Condition) -> None:
-    with changed:
-        changed.notify_all()
+def _wake(changed: threading.Condition, process: int) -> None:
+    if process == os.getpid():  # in a forked child, a thread of the parent may hold the lock
+        with changed:
+            changed.notify_all()

@@ -193,11 +193,12 @@ class Pipeline:
         """Stop the worker threads and release the model; calling it twice is harmless."""
         if not self._closed:
             self._closed = True
+            if self._process != os.getpid():
+                return  # a forked child has none of the threads, which may hold locks of these
             # In this order: each submits work to the next.
             for threads in (self._preparing, self._tokenizing, self._workers):
-                threads.shutdown(wait=self._process == os.getpid())
-            if self._process == os.getpid():
-                self._session = None
+                threads.shutdown()
+            self._session = None
 
     # --- work -----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from flowvec.errors import (
     ProviderUnavailableError,
     first_line,
 )
+from flowvec.forks import under_way
 from flowvec.machine import cpu_features
 from flowvec.optional import install_line
 
@@ -136,9 +137,10 @@ class Session:
         providers = _gpu_providers(ort, engine) if engine.device == "cuda" else [CPU]
         model = bundle.graph(engine.variant)
         try:
-            self._session = ort.InferenceSession(
-                str(model), sess_options=options, providers=providers
-            )
+            with under_way:
+                self._session = ort.InferenceSession(
+                    str(model), sess_options=options, providers=providers
+                )
         except Exception as error:  # ONNX Runtime's exceptions have no common base
             if is_out_of_memory(error):
                 raise load_out_of_memory(engine.provider, model, error) from error
@@ -181,6 +183,10 @@ class Session:
             OutOfMemoryError: the device has too little memory for this batch.
             EngineError: the engine failed otherwise.
         """
+        with under_way:
+            return self._run_twice(feeds)
+
+    def _run_twice(self, feeds: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.float32]:
         try:
             return self._run(feeds)
         except Exception as error:
@@ -240,7 +246,8 @@ def open_graph(model: bytes, name: str) -> Any:
     options.enable_mem_pattern = False
     options.log_severity_level = 3
     try:
-        return ort.InferenceSession(model, sess_options=options, providers=[CPU])
+        with under_way:
+            return ort.InferenceSession(model, sess_options=options, providers=[CPU])
     except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise BundleError(f"{name} cannot be loaded: {first_line(error)}") from error
 

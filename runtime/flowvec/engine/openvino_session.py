@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from flowvec.engine.failures import is_out_of_memory, load_out_of_memory, run_fa
 from flowvec.engine.providers import OPENVINO, Engine, has_bfloat16
 from flowvec.engine.telemetry import import_openvino
 from flowvec.errors import BundleError, ProviderUnavailableError, first_line
+from flowvec.forks import under_way
 from flowvec.machine import cpu_features
 from flowvec.optional import install_line
 
@@ -61,8 +62,8 @@ def openvino_config(engine: Engine) -> dict[str, str]:
 def openvino_status() -> str | None:
     """Why OpenVINO cannot run here, or None."""
     try:
-        openvino = import_openvino()
-        devices = openvino.Core().available_devices
+        with under_way:
+            devices = import_openvino().Core().available_devices
     except (ImportError, OSError) as error:
         logger.debug("OpenVINO: %s", error)
         return f"openvino is not installed: {install_line('cpu')}"
@@ -92,15 +93,16 @@ class OpenVinoSession:
             raise ProviderUnavailableError(f"{OPENVINO} was asked for, but {reason}")
         openvino = import_openvino()
         model = bundle.graph(engine.variant)
-        with _FIRST_ARRAY:
+        with under_way, _FIRST_ARRAY:
             openvino.Tensor(np.zeros((1, 1), dtype=np.int64), shared_memory=True)
         shared: Any = None if beside is None else beside._model
         self._model: Any
         self._compiled: Any
         try:
-            self._model, self._compiled = _in_own_thread(
-                lambda: _loaded(openvino, str(model), shared, engine)
-            )
+            with under_way:
+                self._model, self._compiled = _in_own_thread(
+                    lambda: _loaded(openvino, str(model), shared, engine)
+                )
         except Exception as error:
             if is_out_of_memory(error):
                 raise load_out_of_memory(engine.provider, model, error) from error
@@ -129,6 +131,10 @@ class OpenVinoSession:
 
     def run(self, *feeds: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """The graph's output for a padded batch: see `flowvec.engine.onnxruntime_session`."""
+        with under_way:
+            return self._run(feeds)
+
+    def _run(self, feeds: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.float32]:
         try:
             request = self._idle.pop()
         except IndexError:

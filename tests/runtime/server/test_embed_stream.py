@@ -170,7 +170,7 @@ WRONG = [
     b'""',
     b'{"text": ""}',
     b'"\xff"',
-    b'"\\ud800"',
+    b'"\\ud80"',
     b"[" * 5000,
     json.dumps("x" * 2001).encode(),
     json.dumps("x" * 20_000).encode(),
