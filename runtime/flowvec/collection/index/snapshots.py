@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from flowvec.bundle.bundle import record_file
 from flowvec.bundle.manifest import FileRecord
-from flowvec.collection.index.hnsw import Graph
+from flowvec.collection.index.hnsw import Graph, OutdatedGraphError
 from flowvec.collection.store.snapshot_table import Snapshot
 from flowvec.collection.store.store import FILE, Store
 from flowvec.collection.store.writer_locks import LOCK_FILES
@@ -150,6 +150,8 @@ class GraphSnapshots:
             expected.add(snapshot.file)
             try:
                 self._load(snapshot, live)
+            except OutdatedGraphError:
+                continue  # the next search builds it again
             except (CollectionError, OSError, TypeError, ValueError) as error:
                 self._store.database.renew()
                 if snapshot in self._store.snapshots.all():  # no writer removed it
