@@ -170,3 +170,32 @@ def test_children_compute_while_threads_of_the_parent_do(
         pytest.skip(f"{provider} cannot run on this machine")
     done = python(FORKS, provider, tiny_dir, reranker_dir)
     assert done.stdout == "done\n", done.stderr
+
+
+CUT = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+from flowvec import Encoder, EngineError
+from flowvec.forks import under_way
+encoder = Encoder.load(sys.argv[2], provider=sys.argv[1], compute="float32")
+child = os.fork()
+if child == 0:
+    under_way._is_cut = True  # as in a child of a call that took too long
+    try:
+        encoder.encode("the cat")
+    except EngineError as error:
+        os._exit(0 if str(error).startswith("this process was forked") else 8)
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@needs_fork
+@pytest.mark.parametrize("provider", [CPU, OPENVINO])
+def test_a_model_in_such_a_child_says_what_is_wrong(
+    python: RunCommand, tiny_dir: Path, provider: str
+) -> None:
+    if provider not in available_providers():
+        pytest.skip(f"{provider} cannot run on this machine")
+    done = python(CUT, provider, tiny_dir)
+    assert done.returncode == 0, done.stderr

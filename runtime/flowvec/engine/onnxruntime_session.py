@@ -20,6 +20,7 @@ from flowvec.engine.gpus import why_no_gpu
 from flowvec.engine.providers import CPU, CUDA, TENSORRT, Engine
 from flowvec.errors import (
     BundleError,
+    EngineError,
     MissingDependencyError,
     ProviderUnavailableError,
     first_line,
@@ -141,6 +142,8 @@ class Session:
                 self._session = ort.InferenceSession(
                     str(model), sess_options=options, providers=providers
                 )
+        except EngineError:  # this process cannot run any engine
+            raise
         except Exception as error:  # ONNX Runtime's exceptions have no common base
             if is_out_of_memory(error):
                 raise load_out_of_memory(engine.provider, model, error) from error

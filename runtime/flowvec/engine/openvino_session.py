@@ -16,7 +16,7 @@ from flowvec.bundle.bundle import Bundle
 from flowvec.engine.failures import is_out_of_memory, load_out_of_memory, run_failure
 from flowvec.engine.providers import OPENVINO, Engine, has_bfloat16
 from flowvec.engine.telemetry import import_openvino
-from flowvec.errors import BundleError, ProviderUnavailableError, first_line
+from flowvec.errors import BundleError, EngineError, ProviderUnavailableError, first_line
 from flowvec.forks import under_way
 from flowvec.machine import cpu_features
 from flowvec.optional import install_line
@@ -64,6 +64,8 @@ def openvino_status() -> str | None:
     try:
         with under_way:
             devices = import_openvino().Core().available_devices
+    except EngineError:  # this process cannot run any engine
+        raise
     except (ImportError, OSError) as error:
         logger.debug("OpenVINO: %s", error)
         return f"openvino is not installed: {install_line('cpu')}"
