@@ -88,6 +88,7 @@ class GrowingGraph:
         self._background = Background(self._work)
         self._growth = threading.Lock()  # taken before the index's lock
         self._saved_rows = 0  # rows in the graph when it was loaded or saved
+        self._has_no_good_file = False  # those that are recorded could not be loaded
         self._complete_to = -1  # up to this label nothing was missing
         self._step_rows = _FIRST_ROWS
         self._rows_on_all_cores = LEAST_ROWS_PER_CORE * available_cores()
@@ -200,6 +201,7 @@ class GrowingGraph:
             self._settle()
             loaded = self._snapshots.load()
             graph = self._snapshots.new(self._state.count) if loaded is None else loaded[0]
+        self._has_no_good_file = loaded is None
         if loaded is None:
             logger.info("building the graph of %d rows", self._state.count)
         with self._store.reading():
@@ -325,7 +327,7 @@ class GrowingGraph:
         with self._store.reading():
             is_saved = self._snapshots.newest_label() >= graph.newest
             file = self._snapshots.next_file()
-        if is_saved and not anew:
+        if is_saved and not anew and not self._has_no_good_file:
             self._saved_rows = graph.total
             return
         try:
@@ -338,5 +340,5 @@ class GrowingGraph:
         assert self.turn is not None
         with self.turn(_TURN_SECONDS):
             self._snapshots.record(file, content, graph, newest)
-        self._saved_rows = rows
+        self._saved_rows, self._has_no_good_file = rows, False
         self._snapshots.remove_forgotten()
