@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowvec import Collection, Encoder, progress
+from flowvec import Collection, Encoder, InputTypeError, progress
 from flowvec.encoder.loaded_model import wants_bar
 from flowvec.texts.window import WINDOW
 
@@ -102,3 +102,5 @@ def test_many_texts_are_added_with_a_line(
         assert capsys.readouterr().err == f"embedding {len(texts):,} texts\n"
         collection.add(range(2), texts[:2], show_progress_bar=True)
         assert "2/2" in capsys.readouterr().err
+        with pytest.raises(InputTypeError, match="show_progress_bar"):
+            collection.add(range(2), texts[:2], show_progress_bar="yes")  # type: ignore[arg-type]
