@@ -355,8 +355,10 @@ def _open_target(
             path, encoder, options.precision, options.fields, survey,
             prune=prune, splitting=splitting,
         )  # fmt: skip
-    collection = stack.enter_context(open_collection(path, encoder, options.precision))
     folder = Folder(path.with_name(path.name + ".job"), share)
+    if not is_collection(path):
+        _forget_jobs(folder)
+    collection = stack.enter_context(open_collection(path, encoder, options.precision))
     if options.fields.id is None and len(collection) and folder.read_manifest() is None:
         raise InputValueError(
             f"{path} holds {len(collection)} rows, and numbers from 0 would replace some; give an "
@@ -365,6 +367,14 @@ def _open_target(
     stack.enter_context(folder.locked())
     described = _described(encoder, survey, options, columns, share)
     return CollectionTarget(collection, folder, survey, per_shard, described, resume=resume)
+
+
+def _forget_jobs(folder: Folder) -> None:
+    """Delete what earlier jobs noted of rows whose collection is gone."""
+    for share in map(folder.with_share, folder.shares()):
+        if share.is_ours() and share.read_manifest() is not None:
+            with share.locked():
+                share.clear()
 
 
 class _StoppedError(Exception):

@@ -7,13 +7,12 @@ input, or contains one, the job is refused before it writes anything.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from flowvec.arrow import file_for_arrow, imported_arrow
 from flowvec.bulk.file_names import row_map_of
 from flowvec.bulk.verify import FolderInfo, folder_info, is_bulk_folder
 from flowvec.bundle.cached import origin_of
@@ -21,7 +20,7 @@ from flowvec.collection.creation import is_collection
 from flowvec.encoder.encoder import Encoder
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.texts.places import Place, check_apart
-from flowvec.texts.sources import Source, find_sources
+from flowvec.texts.sources import Source, find_sources, is_of_vectors
 from flowvec.texts.urls import is_url
 from flowvec.texts.window import DEAD_LETTERS
 
@@ -169,13 +168,7 @@ def _never(path: str | Path) -> bool:
 
 def _is_vectors_file(path: str | Path) -> bool:
     """Whether a single file is one of vectors, as a job writes it."""
-    try:
-        if Path(path).suffix == ".npy":
-            with Path(path).open("rb") as file:
-                return file.read(len(_NPY)) == _NPY
-        arrow = imported_arrow()
-        metadata = arrow.parquet.read_schema(file_for_arrow(path)).metadata or {}
-        about = json.loads(metadata.get(b"flowvec", b"{}"))
-    except (OSError, ValueError):  # those of Arrow, too
-        return False
-    return "precision" in about  # a collection that was written as Parquet has none
+    if Path(path).suffix == ".npy":
+        with suppress(OSError), Path(path).open("rb") as file:
+            return file.read(len(_NPY)) == _NPY
+    return is_of_vectors(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from flowvec.arguments import choice
-from flowvec.arrow import file_for_arrow
+from flowvec.arrow import file_for_arrow, imported_arrow
 from flowvec.errors import InputValueError
 from flowvec.files import lfs_advice
 from flowvec.texts.compression import (
@@ -31,7 +32,7 @@ from flowvec.texts.remote import open_remote, remote_files, state_of
 from flowvec.texts.urls import is_url, name_of, public, recorded, shown, without_secrets
 from flowvec.texts.window import is_dead_letters
 
-__all__ = ["FORMATS", "STDIN", "Source", "find_sources", "open_binary"]
+__all__ = ["FORMATS", "STDIN", "Source", "find_sources", "is_of_vectors", "open_binary"]
 
 STDIN = "-"
 FORMATS = (*TEXT_FORMATS, "parquet")
@@ -129,8 +130,9 @@ def find_sources(
 ) -> list[Source]:
     """The files of inputs, in their order; files of a folder or glob by name.
 
-    Dead letters and row maps are not found in a folder or by a glob, and the output of a bulk job
-    is not found in a folder above it: name them to read them.
+    Dead letters and row maps are not found in a folder or by a glob, nor are Parquet files of
+    vectors beside other files, and the output of a bulk job is not found in a folder above it: name
+    them to read them.
 
     Args:
         inputs: files, folders (all readable files below them, except names that start with a dot or
@@ -177,6 +179,8 @@ def find_sources(
             files = [one]
         if not files:
             raise InputValueError(f"{shown(one)} has no files to read")
+        if len(files) > 1:
+            files = [file for file in files if not is_of_vectors(file)] or files
         sources += [_source(file, file_format) for file in files]
     seen: set[str] = set()
     for source in sources:
@@ -208,6 +212,21 @@ def _is_beside_shards(file: Path) -> bool:
     if file.name.endswith(_ROW_MAP):
         return file.with_name(file.name.removesuffix(_ROW_MAP) + ".npy").is_file()
     return file.name.startswith("_") and any(map(_is_job_manifest, _manifests_in(file.parent)))
+
+
+def is_of_vectors(path: str | Path) -> bool:
+    """Whether a Parquet file holds vectors, as a bulk job wrote it."""
+    if Path(path).suffix.lower() != ".parquet":
+        return False
+    arrow = imported_arrow()
+    try:
+        schema = arrow.parquet.read_schema(file_for_arrow(path))
+        about = json.loads((schema.metadata or {}).get(b"flowvec", b"{}"))
+    except (OSError, ValueError, arrow.ArrowException):
+        return False
+    # A collection that was written as Parquet has no precision. Whoever adds columns to the file,
+    # such as the texts, has them after the vectors.
+    return "precision" in about and schema.names[-1:] == ["vector"]
 
 
 def _manifests_in(folder: Path) -> Iterator[Path]:

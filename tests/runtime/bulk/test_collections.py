@@ -6,6 +6,7 @@ import io
 import json
 import math
 import random
+import shutil
 import threading
 from functools import partial
 from pathlib import Path
@@ -344,3 +345,18 @@ def test_a_job_into_a_collection_resumes(tmp_path: Path, tiny: Encoder, many: Pa
         encode_files(tiny, other, tmp_path / "c", **options)
     with pytest.raises(InputValueError, match="float32 or float16"):
         encode_files(tiny, many, tmp_path / "d", precision="binary", **options)
+
+
+@pytest.mark.parametrize("shares", [1, 2])
+def test_rows_of_a_collection_that_was_deleted_are_added_again(
+    tmp_path: Path, tiny: Encoder, shares: int
+) -> None:
+    file = write_jsonl(tmp_path / "rows.jsonl", [{"id": i, "text": f"t{i}"} for i in range(4)])
+    for _ in range(2):
+        for index in range(1, shares + 1):
+            encode_files(
+                tiny, file, tmp_path / "c", id_field="id", out_format="collection",
+                rows_per_shard=2, share=(index, shares),
+            )  # fmt: skip
+        assert set(content(tmp_path / "c")) == {0, 1, 2, 3}
+        shutil.rmtree(tmp_path / "c")

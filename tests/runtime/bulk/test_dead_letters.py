@@ -299,6 +299,15 @@ def test_a_row_that_is_not_utf8_has_its_id_if_that_can_be_read(
         assert {letter["code"] for letter in letters} == {"invalid_utf8"}
 
 
+def test_a_csv_record_of_another_length_has_its_id_if_that_is_first(
+    tmp_path: Path, tiny: Encoder
+) -> None:
+    for header, ids in (("id,text", ["7", None, "8"]), ("text,id", [None, None, None])):
+        (tmp_path / "a.csv").write_text(f"{header}\n7\n,a,b\n8,a,b\n9,a\n")
+        encode_files(tiny, tmp_path / "a.csv", tmp_path / "o", id_field="id", resume=False)
+        assert [letter["id"] for letter in letters_of(tmp_path / "o")] == ids
+
+
 def test_what_a_collection_cannot_hold_is_a_dead_letter_of_its_row(
     tmp_path: Path, tiny: Encoder
 ) -> None:

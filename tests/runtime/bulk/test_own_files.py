@@ -58,6 +58,18 @@ def test_shares_and_other_jobs_in_the_input_folder_are_not_read(texts: Path, tin
     assert folder_info(texts / "vec").inputs == (str(texts / "a.jsonl"),)
 
 
+def test_one_file_of_another_job_in_the_input_folder_is_not_read(
+    texts: Path, tiny: Encoder
+) -> None:
+    pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    encode_files(tiny, texts, texts / "v.parquet", id_field="id", keep=["text"])
+    for given in (texts, f"{texts}/*"):
+        done = encode_files(tiny, given, texts.parent / "vec", **OPTIONS)
+        assert (done.rows_in, done.rows) == (3, 2)
+    again = encode_files(tiny, f"{texts}/*.parquet", texts.parent / "again", **OPTIONS)
+    assert again.rows == 2  # vectors with texts, which are meant
+
+
 def test_one_file_below_its_input_is_replaced_when_that_is_asked(
     texts: Path, tiny: Encoder
 ) -> None:

@@ -48,12 +48,16 @@ class CsvReader(RecordReader):
     def fields_of(self, record: list[str] | BadRecord) -> dict[str, Any]:
         if isinstance(record, BadRecord):
             raise RefusedError(record.code, record.reason)
+        key = self.fields.id
         if len(record) != len(self._header):
+            # Only the first field is surely what its column says.
+            is_first = bool(record and record[0]) and self._header[:1] == [key]
             raise RefusedError(
-                "malformed", f"the record has {len(record)} fields, the header {len(self._header)}"
+                "malformed",
+                f"the record has {len(record)} fields, the header {len(self._header)}",
+                record[0] if is_first and is_utf8(record[0]) else None,
             )
         values: dict[str, Any] = dict(zip(self._header, record, strict=True))
-        key = self.fields.id
         wrong = [
             name for name in (*self.fields.texts, *self.fields.named)
             if name in values and not is_utf8(values[name])
