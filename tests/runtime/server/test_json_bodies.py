@@ -85,6 +85,8 @@ HALF, WHOLE = "cut \ud83d", "cut \ufffd"
         ("/v1/rerank", {"query": HALF, "documents": [{"text": "fine"}, "fine"]}, 2),
         ("/predict", {"inputs": [["fine", HALF]]}, 1),
         ("/tokenize", {"inputs": HALF}, None),
+        ("/decode", {"ids": [[5, 6]], "user": HALF}, None),
+        ("/v1/collections/c/rows/get", {"ids": 7, "user": HALF}, 0),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -152,7 +154,9 @@ def test_collections_take_half_an_emoji_in_texts_and_metadata(client: Any) -> No
     [
         ("rows", {"rows": [{"id": HALF, "text": "a"}]}),
         ("rows/get", {"ids": [1, HALF]}),
+        ("rows/get", {"ids": HALF}),
         ("rows/delete", {"ids": [HALF]}),
+        ("rows/delete", {"ids": HALF}),
         ("rows/delete", {"filter": {"not": {"$id": {"in": [1, HALF]}}}}),
     ],
 )
