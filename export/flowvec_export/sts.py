@@ -16,6 +16,7 @@ import numpy.typing as npt
 from scipy.stats import spearmanr
 
 from flowvec.errors import InputValueError
+from flowvec.files import lfs_advice
 from flowvec.texts.encodings import OtherEncodingError, check_encoding
 
 __all__ = [
@@ -105,6 +106,8 @@ def _read_task(name: str, files: Sequence[Path]) -> StsTask:
 
 
 def _read_pairs(path: Path) -> StsPairs:
+    if advice := lfs_advice(path):
+        raise InputValueError(advice)
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -48,7 +48,8 @@ def say(line: str) -> None:
     """Print a line, above the bar if there is one. Work never fails because of it."""
     if not is_shown() or sys.stderr is None:
         return
-    with suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
+    # Nobody reads it any more, it is closed, or it is an object that can only write.
+    with suppress(OSError, ValueError, AttributeError):
         if shows_bars():
             from tqdm.auto import tqdm
 
@@ -96,7 +97,7 @@ def is_terminal() -> bool:
     """Whether standard error is a terminal."""
     try:
         return sys.stderr is not None and sys.stderr.isatty()
-    except ValueError:  # it is closed
+    except (ValueError, AttributeError):  # it is closed, or an object that can only write
         return False
 
 

@@ -138,6 +138,7 @@ def test_positive_pairs_are_those_above_four(tmp_path: Path) -> None:
 
 BAD = [
     (b"", "is empty"),
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:01\n", "git lfs pull"),
     (b"1.0\ta\tb\n2.0\tc\td\n", "line 1 must be the header"),
     (HEADER.encode() + b"1.0\ta\tb\n2.0\tc\n", "line 3 has 2 columns"),
     (HEADER.encode() + b"1.0\ta\tb\n2.0\tc\td\te\n", "line 3 has 4 columns"),

@@ -49,7 +49,8 @@ def test_hidden_inside_what_is_not_hidden(capsys: pytest.CaptureFixture[str]) ->
 def test_a_closed_stream_ends_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     stream.close()
-    for broken in (stream, None):
+    only_writes = types.SimpleNamespace(write=lambda text: None)
+    for broken in (stream, None, only_writes):
         monkeypatch.setattr(sys, "stderr", broken)
         progress.say("reading")
         assert not progress.shows_bars()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowvec.errors import InputValueError
+from flowvec.files import lfs_advice
 from flowvec.texts.encodings import OtherEncodingError, check_encoding
 from flowvec.texts.joining import join_texts
 from flowvec.texts.lines import json_reason
@@ -106,6 +107,8 @@ def _read_set(folder: Path) -> RetrievalSet:
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of a UTF-8 file, each with its position."""
+    if advice := lfs_advice(path):
+        raise InputValueError(advice)
     try:
         data = path.read_bytes()
     except OSError as error:

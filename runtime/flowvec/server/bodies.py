@@ -62,7 +62,8 @@ async def body_of(request: Request, with_: msgspec.json.Decoder[S], *, empty: by
     """
     value, request.repaired = decoded(with_, await request.body() or empty)
     # Two ids must not become one.
-    if request.repaired and any(item in request.repaired for item in ids_of(value)):
+    ids = (item for item in ids_of(value) if isinstance(item, str))
+    if request.repaired and not request.repaired.isdisjoint(ids):
         raise Refusal("invalid", "an id holds a lone surrogate, which UTF-8 cannot encode", "ids")
     return value
 

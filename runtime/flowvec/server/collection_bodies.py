@@ -167,8 +167,9 @@ class Change(ByFilter, kw_only=True):
 
 
 def ids_of(body: object) -> Iterator[object]:
-    """The ids of a body: in its list of them, its rows and its filter."""
-    yield from getattr(body, "ids", None) or ()
+    """The ids of a body: one or a list of them, those of its rows, and those in its filter."""
+    ids = getattr(body, "ids", None)
+    yield from ids if isinstance(ids, list) else (ids,)
     rows = getattr(body, "rows", None)
     if isinstance(rows, list):
         yield from (getattr(row, "id", None) for row in rows)

@@ -57,11 +57,16 @@ class Keys:
         Empty lines, and those that begin with #, are left out.
 
         Raises:
-            InputValueError: a line is something else; it is not shown, since it may be a key.
+            InputValueError: the file is not UTF-8, or a line is something else; it is not shown,
+                since it may be a key.
             OSError: the file cannot be read.
         """
         keys: list[Key] = []
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            content = path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputValueError(f"{path} is not UTF-8: {error.reason}") from None
+        for number, line in enumerate(content.splitlines(), 1):
             text = line.strip()
             if not text or text.startswith("#"):
                 continue

@@ -86,6 +86,10 @@ def test_only_relevant_judgements_make_a_query(tmp_path: Path) -> None:
 
 
 BAD = [
+    (
+        {"qrels": "version https://git-lfs.github.com/spec/v1\n"},
+        r"test\.tsv is a pointer of git-lfs",
+    ),
     ({"documents": [*DOCUMENTS, "{"]}, r"corpus\.jsonl, line 5 is not JSON"),
     ({"documents": [*DOCUMENTS, "[1]"]}, r"corpus\.jsonl, line 5 is not a JSON object"),
     ({"documents": [{"_id": "d1"}]}, r"corpus\.jsonl, line 1 has no text in the field 'text'"),

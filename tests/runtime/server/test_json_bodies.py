@@ -85,6 +85,7 @@ HALF, WHOLE = "cut \ud83d", "cut \ufffd"
         ("/v1/rerank", {"query": HALF, "documents": [{"text": "fine"}, "fine"]}, 2),
         ("/predict", {"inputs": [["fine", HALF]]}, 1),
         ("/tokenize", {"inputs": HALF}, None),
+        ("/decode", {"ids": [[5, 6]], "user": HALF}, None),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
@@ -133,6 +134,9 @@ def replaced(client: Any) -> float:
 
 def test_collections_take_half_an_emoji_in_texts_and_metadata(client: Any) -> None:
     before = replaced(client)
+    for ids in (7, "a", [7]):
+        answer = sent(client, "/v1/collections/c/rows/update", {"ids": ids, "changes": {"x": HALF}})
+        assert (answer.status_code, answer.json()) == (200, {"updated": 0}), answer.text
     rows = [{"id": "a", "text": HALF, "metadata": {"title": HALF, HALF: [HALF]}}]
     assert sent(client, "/v1/collections/c/rows", {"rows": rows}).status_code == 200
     assert replaced(client) == before + 1
@@ -152,7 +156,9 @@ def test_collections_take_half_an_emoji_in_texts_and_metadata(client: Any) -> No
     [
         ("rows", {"rows": [{"id": HALF, "text": "a"}]}),
         ("rows/get", {"ids": [1, HALF]}),
+        ("rows/get", {"ids": HALF}),
         ("rows/delete", {"ids": [HALF]}),
+        ("rows/delete", {"ids": HALF}),
         ("rows/delete", {"filter": {"not": {"$id": {"in": [1, HALF]}}}}),
     ],
 )

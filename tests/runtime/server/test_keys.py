@@ -17,7 +17,7 @@ from flowvec.server.keys import Key, Keys, make_key
 def test_a_made_key_is_found_and_not_kept(tmp_path: Path) -> None:
     (token, line), (admin, admin_line) = make_key("alice"), make_key("bob", is_admin=True)
     path = tmp_path / "keys"
-    path.write_text(f"# keys\n\n{line}\n  {admin_line}\n")
+    path.write_text(f"\ufeff# keys\n\n{line}\n  {admin_line}\n", encoding="utf-8")
     keys = Keys.read(path)
     assert token not in path.read_text()
     assert isinstance(keys.find(token), Key)
@@ -38,6 +38,9 @@ def test_mistakes_in_a_file_are_named_without_showing_keys(tmp_path: Path) -> No
         with pytest.raises(InputValueError, match=message) as raised:
             Keys.read(path)
         assert "secret" not in str(raised.value)
+    path.write_text("# keys", encoding="utf-16")
+    with pytest.raises(InputValueError, match="not UTF-8"):
+        Keys.read(path)
     with pytest.raises(InputValueError, match="cannot be a key's name"):
         make_key("a b")
 
