@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import types
 from pathlib import Path
@@ -66,6 +67,18 @@ def test_a_bar_on_a_terminal_and_lines_above_it(monkeypatch: pytest.MonkeyPatch)
     assert "encode: 100%" in shown
 
 
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="pseudo terminals are POSIX's")
+def test_a_terminal_without_a_size_has_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = os.openpty()  # of 0 columns and 0 lines
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        with os.fdopen(theirs, "w") as terminal:
+            monkeypatch.setattr(sys, "stderr", terminal)
+            with progress.bar("encode", 3, "texts") as drawn:
+                drawn.update(3)
+            assert b"3/3" in screen.read(4096)
+        monkeypatch.undo()
+
+
 def test_no_bar_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.bar("encode", 3, "texts") as drawn:
         drawn.update(3)
@@ -84,10 +97,27 @@ def test_a_notebook_shows_bars(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_long_calls_want_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     on_terminal(monkeypatch)
-    assert wants_bar(None, WINDOW + 1)
-    assert not wants_bar(None, WINDOW)
-    assert not wants_bar(False, WINDOW + 1)
+    assert wants_bar(None, 500)
+    assert not wants_bar(None, 5)
+    assert not wants_bar(False, 500)
     assert wants_bar(True, 1)
+
+
+def test_a_bar_is_drawn_once_the_work_has_taken_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with progress.bar("encode", 30, "texts", after=2) as drawn:
+        drawn.update(10)
+        assert terminal.getvalue() == ""
+        now = 3.0
+        drawn.update(10)
+        assert "encode:  67%" in terminal.getvalue()
+        drawn.update(10)
+    assert "30/30" in terminal.getvalue()
+    with progress.bar("encode", 30, "texts", after=2) as drawn:
+        drawn.update(30)
+    assert terminal.getvalue().count("30/30") == 1
 
 
 def test_many_texts_are_added_with_a_line(

@@ -51,10 +51,10 @@ from flowvec.collection.validation import (
 )
 from flowvec.encoder.argument import check_encoder_or_none
 from flowvec.encoder.encoder import Encoder
-from flowvec.encoder.loaded_model import wants_bar
+from flowvec.encoder.loaded_model import call_bar, wants_bar
 from flowvec.encoder.pipeline import windows_of
 from flowvec.errors import CollectionError, InputTypeError, InputValueError
-from flowvec.progress import bar, hidden, say
+from flowvec.progress import hidden, say
 from flowvec.sequences import as_list
 from flowvec.sparse.checking import checked_sparse, chosen_rows
 from flowvec.sparse.encoder import SparseEncoder
@@ -648,10 +648,9 @@ def _embedded(
     vectors = np.empty((len(texts), encoder.dim), np.float32)
     filled = truncated = 0
     job = encoder.job(encoder.document_prompt)
-    is_shown = wants_bar(show_progress_bar, len(texts))
-    if not is_shown and len(texts) > WINDOW:
+    if len(texts) > WINDOW and not wants_bar(show_progress_bar, len(texts)):
         say(f"embedding {len(texts):,} texts")
-    with bar("embed", len(texts), "texts", shown=is_shown) as drawn:
+    with call_bar("embed", len(texts), "texts", show_progress_bar) as drawn:
         for part in encoder.windows(windows_of(texts), job, done=drawn.update):
             vectors[filled : filled + len(part.vectors)] = part.vectors
             filled += len(part.vectors)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from flowvec.arguments import explaining
 from flowvec.compat import override
 from flowvec.encoder.jobs import Encoded, EncodeJob
-from flowvec.encoder.loaded_model import wants_bar
+from flowvec.encoder.loaded_model import call_bar
 from flowvec.encoder.options import (
     FOREIGN,
     CallOptions,
@@ -32,7 +32,6 @@ from flowvec.errors import (
     InputValueError,
     first_line,
 )
-from flowvec.progress import bar
 from flowvec.tokenizer.chunking import Chunk, SplitBy, split_texts
 from flowvec.tokenizer.tokenizer import Tokenizer, check_texts
 
@@ -182,8 +181,7 @@ class Encoder(TextModel):
         )
         items, single = self.items(texts, on_empty)
         out = np.empty((len(items), job.postprocess.out_dim), dtype=job.postprocess.dtype)
-        is_shown = wants_bar(show_progress_bar, len(items))
-        with bar("encode", len(items), "texts", shown=is_shown) as drawn:
+        with call_bar("encode", len(items), "texts", show_progress_bar) as drawn:
             self._encode_into(out, items, job, drawn.update)
         return out[0] if single else out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast, get_args
@@ -24,17 +25,21 @@ from flowvec.encoder.proof import Proof, ProofMode
 from flowvec.engine.providers import Compute, Device, Engine, default_max_batch_tokens
 from flowvec.engine.selection import choose_engine
 from flowvec.errors import BundleError, EngineNotProvedError, InputTypeError, InputValueError
-from flowvec.progress import hidden, shows_bars
-from flowvec.texts.window import WINDOW
+from flowvec.progress import bar, hidden, shows_bars
 from flowvec.tokenizer.pairs import PairTokenizer
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenized, Tokenizer
 
-__all__ = ["LoadedModel", "wants_bar"]
+__all__ = ["LoadedModel", "call_bar", "wants_bar"]
 
 logger = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float32]
+
+# A call of at most so many texts shows no bar, and no call does in its first seconds, unless it is
+# asked to.
+_FEW = 64
+_MOMENT = 2.0
 
 
 class LoadedModel:
@@ -450,11 +455,23 @@ class _Kept:
 
 
 def wants_bar(show_progress_bar: bool | None, items: int) -> bool:
-    """Whether a call shows a bar. None: on a terminal or in a notebook, for more than a moment.
+    """Whether a call shows a bar. None: on a terminal or in a notebook, if it is not short.
 
     Raises:
         InputTypeError: the argument is not a bool.
     """
     if show_progress_bar is None:
-        return items > WINDOW and shows_bars()
+        return items > _FEW and shows_bars()
     return flag("show_progress_bar", show_progress_bar)
+
+
+def call_bar(
+    name: str, items: int, unit: str, show_progress_bar: bool | None
+) -> AbstractContextManager[Any]:
+    """The bar of a call, or of what shows none: as `flowvec.progress.bar`.
+
+    Raises:
+        InputTypeError: `show_progress_bar` is not a bool.
+    """
+    is_shown = wants_bar(show_progress_bar, items)
+    return bar(name, items, unit, shown=is_shown, after=0 if show_progress_bar else _MOMENT)

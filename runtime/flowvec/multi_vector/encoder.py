@@ -13,7 +13,7 @@ from flowvec.arguments import choice, explaining, flag, whole_number
 from flowvec.bundle.manifest import Head, LateInteraction
 from flowvec.compat import override
 from flowvec.encoder.batching import Batch
-from flowvec.encoder.loaded_model import wants_bar
+from flowvec.encoder.loaded_model import call_bar
 from flowvec.encoder.options import OnEmpty, Truncation, prompt_text
 from flowvec.encoder.pipeline import refuse_non_finite, windows_of
 from flowvec.encoder.text_model import TextModel, check_iterable, checked
@@ -21,7 +21,6 @@ from flowvec.engine.onnxruntime_session import runtime_version
 from flowvec.errors import InputTypeError
 from flowvec.multi_vector.rows import TokenJob, TokenRows
 from flowvec.multi_vector.scoring import maxsim
-from flowvec.progress import bar
 from flowvec.reranker.scores import Ranked, Ranking, Scores
 from flowvec.sequences import as_list
 from flowvec.tokenizer.pairs import check_pairs
@@ -226,8 +225,7 @@ class MultiVectorEncoder(TextModel):
         show_progress_bar: bool | None,
     ) -> Floats | list[Floats]:
         items, single = self.items(texts, on_empty)
-        is_shown = wants_bar(show_progress_bar, len(items))
-        with bar("encode", len(items), "texts", shown=is_shown) as drawn:
+        with call_bar("encode", len(items), "texts", show_progress_bar) as drawn:
             vectors = self._encoded(items, job, drawn.update)
         return vectors[0] if single else vectors
 

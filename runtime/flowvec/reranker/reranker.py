@@ -12,11 +12,10 @@ import numpy.typing as npt
 from flowvec.arguments import explaining, flag, whole_number
 from flowvec.bundle.manifest import TOKEN_TYPES, Activation, Head
 from flowvec.compat import override
-from flowvec.encoder.loaded_model import LoadedModel, wants_bar
+from flowvec.encoder.loaded_model import LoadedModel, call_bar
 from flowvec.encoder.pipeline import windows_of
 from flowvec.engine.onnxruntime_session import runtime_version
 from flowvec.errors import InputTypeError, InputValueError
-from flowvec.progress import bar
 from flowvec.reranker.scores import (
     FOREIGN,
     PairTruncation,
@@ -155,8 +154,7 @@ class Reranker(LoadedModel):
         """
         job = self.job(activation, truncation, max_batch_tokens)
         items, single = self.items(pairs)
-        is_shown = wants_bar(show_progress_bar, len(items))
-        with bar("score", len(items), "pairs", shown=is_shown) as drawn:
+        with call_bar("score", len(items), "pairs", show_progress_bar) as drawn:
             scores = self._scores(items, job, drawn.update)
         return cast(Floats, scores[0]) if single else scores
 

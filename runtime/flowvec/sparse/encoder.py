@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from flowvec.arguments import choice, explaining, whole_number
 from flowvec.compat import override
-from flowvec.encoder.loaded_model import wants_bar
+from flowvec.encoder.loaded_model import call_bar
 from flowvec.encoder.options import OnEmpty, Truncation, prompt_text
 from flowvec.encoder.pipeline import windows_of
 from flowvec.encoder.text_model import TextModel, check_iterable, checked
 from flowvec.engine.onnxruntime_session import runtime_version
 from flowvec.errors import InputTypeError, InputValueError
-from flowvec.progress import bar
 from flowvec.sparse.rows import SparseJob, SparseRows
 from flowvec.sparse.searching import dot_products
 from flowvec.sparse.vectors import SparseVectors
@@ -187,8 +186,7 @@ class SparseEncoder(TextModel):
         """
         job = self._job(prompt_name, max_active_dims, max_batch_tokens, truncation, on_empty)
         items, _ = self.items(texts, on_empty)
-        is_shown = wants_bar(show_progress_bar, len(items))
-        with bar("encode", len(items), "texts", shown=is_shown) as drawn:
+        with call_bar("encode", len(items), "texts", show_progress_bar) as drawn:
             return self._encoded(items, job, drawn.update)
 
     def _encoded(
