@@ -186,7 +186,7 @@ def test_an_async_collection_closes_what_it_opened(filled: Path, threads: Any) -
 
 
 def parquet(path: Path, last: float = 0.0) -> Path:
-    pa = pytest.importorskip("pyarrow")
+    pa = pytest.importorskip("pyarrow", reason="needs the extra [files]")
     import pyarrow.parquet
 
     rows = vectors(6000, dim=DIM).copy()

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from flowvec.server.page import __file__ as page
 from flowvec.texts.folding import words_of
+
+pytest.importorskip("msgspec", reason="needs the extra [serve]")
+
+from flowvec.server.page import __file__ as page
 
 NODE = shutil.which("node")
 TEXTS = [
