@@ -205,3 +205,11 @@ def test_names_that_are_not_utf8_are_read_back_the_same(
     if out_format == "npy":
         encode_files(tiny, texts, tmp_path / f"{given}.npy", id_field="id")
         assert np.load(tmp_path / f"{given}.npy").shape[0] == 2
+
+
+def test_a_collection_cannot_be_the_root(texts: Path, tiny: Encoder) -> None:
+    for skip_unchanged in (False, True):
+        with pytest.raises(InputValueError, match="name a folder in it"):
+            encode_files(
+                tiny, texts, texts.anchor, out_format="collection", skip_unchanged=skip_unchanged
+            )
