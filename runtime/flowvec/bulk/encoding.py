@@ -350,14 +350,14 @@ def _open_target(
     path = Path(path)
     if is_file:
         return FileTarget(path)
+    folder = Folder(path.with_name(path.name + ".job"), share)
+    if not is_collection(path):
+        _forget_jobs(folder)
     if skip_unchanged:
         return ComparedTarget(
             path, encoder, options.precision, options.fields, survey,
             prune=prune, splitting=splitting,
         )  # fmt: skip
-    folder = Folder(path.with_name(path.name + ".job"), share)
-    if not is_collection(path):
-        _forget_jobs(folder)
     collection = stack.enter_context(open_collection(path, encoder, options.precision))
     if options.fields.id is None and len(collection) and folder.read_manifest() is None:
         raise InputValueError(

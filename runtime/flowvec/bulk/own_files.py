@@ -18,6 +18,7 @@ from flowvec.bulk.verify import FolderInfo, folder_info, is_bulk_folder
 from flowvec.bundle.cached import origin_of
 from flowvec.collection.creation import is_collection
 from flowvec.encoder.encoder import Encoder
+from flowvec.errors import InputValueError
 from flowvec.sparse.encoder import SparseEncoder
 from flowvec.texts.places import Place, check_apart
 from flowvec.texts.sources import Source, find_sources, is_of_vectors
@@ -48,6 +49,9 @@ class OwnFiles:
             is_file: whether it is a single file, rather than a folder.
             into_collection: whether it is a collection.
             is_of_job: for any other folder: whether such a job has written it.
+
+        Raises:
+            InputValueError: a collection would be the root of the file system.
         """
         self._known: dict[str, list[Hashable]] = {}
         self._partial = f"_{Path(out).name}." if is_file else None
@@ -59,6 +63,8 @@ class OwnFiles:
             self._written.append(_Written(path.with_name(path.stem + DEAD_LETTERS), _never))
         elif into_collection:
             path = Path(out)
+            if not path.name:
+                raise InputValueError(f"{path} cannot be a collection: name a folder in it")
             self._written = [
                 _Written(path, lambda _: is_collection(path)),
                 _Written(path.with_name(path.name + ".job"), is_bulk_folder),

@@ -32,6 +32,7 @@ from flowvec.sparse.checking import checked_sparse
 from flowvec.sparse.vectors import SparseVectors
 from flowvec.spelled import kind_of
 from flowvec.texts.arrow_values import (
+    check_times,
     open_parquet,
     plain,
     plain_type,
@@ -401,6 +402,7 @@ def _rows_of(dim: int, as_json: Container[str], sparse_dim: int, batch: Any) -> 
 
 def _values_of(batch: Any, name: str) -> list[Any]:
     try:
+        check_times(batch.column(name))
         values: list[Any] = batch.column(name).to_pylist()
     except (ArithmeticError, ValueError) as error:
         raise InputValueError(f"{name} cannot be read: {error}") from None

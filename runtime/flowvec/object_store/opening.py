@@ -54,7 +54,9 @@ def open_store(url: str) -> ObjectStore:
     if scheme not in fsspec.available_protocols():
         raise InputValueError(f"{base}: fsspec does not know {scheme}://")
     try:
-        system = _s3_system(options) if is_s3 else fsspec.filesystem(scheme, **options)
+        # Folders of a machine do not appear by themselves, as those of a bucket do.
+        made = {"auto_mkdir": True} if scheme in ("file", "local") else {}
+        system = _s3_system(options) if is_s3 else fsspec.filesystem(scheme, **made, **options)
         root = str(system._strip_protocol(base))
     except ImportError as error:
         reason = without_secrets(first_line(error), url)

@@ -13,6 +13,7 @@ from flowvec.errors import InputValueError
 __all__ = [
     "arrow_type",
     "cast_exactly",
+    "check_times",
     "id_kind",
     "open_parquet",
     "plain",
@@ -211,6 +212,17 @@ def cast_exactly(array: Any, kind: Any) -> tuple[Any, list[int]]:
     parts = [_cast(array.slice(place, 1), kind) for place in range(len(array))]
     bad = [place for place, part in enumerate(parts) if part is None]
     return arrow.concat_arrays([arrow.nulls(1, kind) if p is None else p for p in parts]), bad
+
+
+def check_times(array: Any) -> None:
+    """Refuse times of day with nanoseconds, in an array or a scalar: Python's would lose them.
+
+    Raises:
+        ValueError: there is one.
+    """
+    arrow = imported_arrow()
+    if str(array.type) == "time64[ns]" and _cast(array, arrow.time64("us")) is None:
+        raise ValueError("a time of day has nanoseconds; write it as text")
 
 
 def _cast(array: Any, kind: Any) -> Any:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -44,7 +44,8 @@ class RemoteFile:
 def remote_files(url: str) -> list[RemoteFile]:
     """The files of a URL, by name: itself, all files below a folder, or those of a glob.
 
-    `*` and `?` in a glob stay within a folder; `**/` matches folders below.
+    `*` and `?` in a glob stay within a folder; `**/` matches folders below. The output of bulk jobs
+    in folders below is not found, unless a glob matches nothing else.
 
     Raises:
         InputValueError: there is no such file, or it cannot be reached.
@@ -63,13 +64,29 @@ def remote_files(url: str) -> list[RemoteFile]:
         if info.type != arrow.fs.FileType.Directory:
             raise InputValueError(f"cannot read {shown(url)}: there is no such file")
         listing = system.get_file_info(arrow.fs.FileSelector(path, recursive=True))
-    below = {str(PurePosixPath(one.path).relative_to(path)): one for one in listing if one.is_file}
-    if magic is None:
-        names = [name for name in below if not is_hidden(PurePosixPath(name).parts)]
-    else:
-        pattern = _pattern(base[len(folder) + 1 :])
-        names = [name for name in below if pattern.fullmatch(name)]
+        below = {str(PurePosixPath(one.path).relative_to(path)): one
+                 for one in listing if one.is_file}  # fmt: skip
+        if magic is None:
+            names = [name for name in below if not is_hidden(PurePosixPath(name).parts)]
+        else:
+            pattern = _pattern(base[len(folder) + 1 :])
+            names = [name for name in below if pattern.fullmatch(name)]
+        jobs = _jobs_of(system, below)
+    others = [name for name in names if jobs.isdisjoint(PurePosixPath(name).parents)]
+    names = others if others or magic is None else names
     return [_file(f"{folder}/{name}{options}", below[name]) for name in sorted(names)]
+
+
+def _jobs_of(system: Any, below: Mapping[str, Any]) -> set[PurePosixPath]:
+    """Folders of bulk jobs below a folder, by the files that it has."""
+    jobs = set()
+    for name, info in below.items():
+        file = PurePosixPath(name)
+        if len(file.parts) > 1 and file.match("_manifest*.json"):
+            with suppress(OSError), system.open_input_stream(info.path) as opened:
+                if b'"flowvec_bulk"' in opened.read(100):
+                    jobs.add(file.parent)
+    return jobs
 
 
 def state_of(url: str) -> RemoteFile:

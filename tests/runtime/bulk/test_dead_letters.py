@@ -308,6 +308,24 @@ def test_a_csv_record_of_another_length_has_its_id_if_that_is_first(
         assert [letter["id"] for letter in letters_of(tmp_path / "o")] == ids
 
 
+@pytest.mark.parametrize("out_format", ["npy", "collection"])
+def test_a_time_of_day_with_nanoseconds_is_not_cut(
+    tmp_path: Path, tiny: Encoder, out_format: Any
+) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    import pyarrow.parquet
+
+    times = pa.array([1001, 2000, None], pa.time64("ns"))
+    table = pa.table({"id": [1, 2, 3], "text": ["a", "b", "c"], "vector": [[1.0]] * 3, "at": times})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    out = tmp_path / "a"
+    encode_files(tiny, tmp_path / "a.parquet", out, keep=["at"], out_format=out_format)
+    folder = out if out_format == "npy" else tmp_path / "a.job"
+    assert [(letter["row"], letter["code"]) for letter in letters_of(folder)] == [(0, "bad_field")]
+    with pytest.raises(InputValueError, match=r"a\.parquet, row 0: at .*nanoseconds"):
+        Collection.from_parquet(tmp_path / "c", tmp_path / "a.parquet")
+
+
 def test_what_a_collection_cannot_hold_is_a_dead_letter_of_its_row(
     tmp_path: Path, tiny: Encoder
 ) -> None:

@@ -58,6 +58,23 @@ def test_shares_and_other_jobs_in_the_input_folder_are_not_read(texts: Path, tin
     assert folder_info(texts / "vec").inputs == (str(texts / "a.jsonl"),)
 
 
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_shards_of_other_jobs_below_a_url_are_not_read(
+    texts: Path, tiny: Encoder, scheme: str
+) -> None:
+    pytest.importorskip("pyarrow", reason="needs the extra [files]")
+    fsspec = pytest.importorskip("fsspec", reason="needs the extra [files]")
+    url = texts.as_uri()
+    if scheme == "memory":
+        url = f"memory://{texts.parent.name}"
+        fsspec.filesystem("memory").pipe(f"{url}/a.jsonl", (texts / "a.jsonl").read_bytes())
+    options = {"id_field": "id", "keep": ["text"]}
+    for name in ("one", "two", "two"):
+        done = encode_files(tiny, url, f"{url}/{name}", **options)
+        assert (done.rows_in, done.rows) == (3, 2)
+    assert encode_files(tiny, f"{url}/**/*.parquet", f"{url}/three", **options).rows == 2
+
+
 def test_one_file_of_another_job_in_the_input_folder_is_not_read(
     texts: Path, tiny: Encoder
 ) -> None:
@@ -205,3 +222,11 @@ def test_names_that_are_not_utf8_are_read_back_the_same(
     if out_format == "npy":
         encode_files(tiny, texts, tmp_path / f"{given}.npy", id_field="id")
         assert np.load(tmp_path / f"{given}.npy").shape[0] == 2
+
+
+def test_a_collection_cannot_be_the_root(texts: Path, tiny: Encoder) -> None:
+    for skip_unchanged in (False, True):
+        with pytest.raises(InputValueError, match="name a folder in it"):
+            encode_files(
+                tiny, texts, texts.anchor, out_format="collection", skip_unchanged=skip_unchanged
+            )

@@ -14,6 +14,7 @@ from flowvec.errors import InputValueError
 from flowvec.texts.arrow_values import (
     arrow_type,
     cast_exactly,
+    check_times,
     id_kind,
     open_parquet,
     plain,
@@ -206,6 +207,7 @@ class ParquetReader(Reader):
             column.validate(full=True)
             if self.fields.kept_as_json and arrow.types.is_temporal(kind):
                 column.to_pylist()  # Python's dates end before Arrow's
+                check_times(column)
         except (arrow.ArrowInvalid, OverflowError, ValueError):
             return True
         types = arrow.types
@@ -220,6 +222,8 @@ class ParquetReader(Reader):
         """What is wrong with a kept value; None if nothing is."""
         try:
             python = value.as_py()
+            if self._is_json(written_as):
+                check_times(value)
         except UnicodeDecodeError:
             return "is not UTF-8"
         except (OverflowError, ValueError) as error:
