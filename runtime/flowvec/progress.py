@@ -160,6 +160,6 @@ def is_terminal() -> bool:
 
 def _is_notebook() -> bool:
     """Whether this process is a notebook's kernel. IPython is not imported for this."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return hasattr(shell, "kernel")
+    # Another module may have that name, or it may be imported at this moment.
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return get_ipython is not None and hasattr(get_ipython(), "kernel")

@@ -13,12 +13,15 @@ from flowvec.cli.main import app
 from tests.export.test_sts import HEADER
 
 
-@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
-def test_quiet_hides_the_steps_of_a_command(tmp_path: Path, quiet: list[str]) -> None:
+@pytest.mark.parametrize("place", [None, 0, 4], ids=["without", "first", "last"])
+def test_quiet_hides_the_steps_of_a_command(tmp_path: Path, place: int | None) -> None:
     (tmp_path / "a.tsv").write_text(f"{HEADER}1\ta cat\ta dog\n2\ta cat\ta house\n3\ta\tb\n")
-    command = [sys.executable, "-m", "flowvec", "eval", "sts", "mini", str(tmp_path), *quiet]
+    words = ["eval", "sts", "mini", str(tmp_path)]
+    if place is not None:
+        words.insert(place, "--quiet")
+    command = [sys.executable, "-m", "flowvec", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert ("embedding" in done.stderr) == (not quiet)
+    assert ("embedding" in done.stderr) == (place is None)
     assert "mini" in done.stdout
 
 

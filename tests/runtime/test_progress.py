@@ -93,6 +93,8 @@ def test_a_notebook_shows_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     assert progress.shows_bars()
     del shell.kernel  # IPython in a terminal; standard error decides
     assert not progress.shows_bars()
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))  # half imported
+    assert not progress.shows_bars()
 
 
 def test_long_calls_want_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,12 @@ def read_with_settings(
         files.add(tokenizer, settings["added_tokens_decoder"])
     else:
         older = read_json(folder / "added_tokens.json", missing_ok=True) or {}
+        if any(type(number) is not int for number in older.values()) or (
+            len(set(older.values())) < len(older)
+        ):
+            raise ExportError(
+                f"{folder / 'added_tokens.json'} does not give each of its tokens an id of its own"
+            )
         files.add(tokenizer, {number: {"content": token} for token, number in older.items()})
     files.name(tokenizer)
     files.check_frame(tokenizer)
@@ -241,6 +247,11 @@ class _Files:
         values = [*(self.settings.get(key) for key in _NAMED if key in self._named())]
         for key in _LISTED:
             listed = self.settings.get(key) or []
+            if not isinstance(listed, list | dict):
+                raise ExportError(
+                    f"{self.folder / _CONFIG} sets {key} to {json.dumps(listed)}, which is not a "
+                    "list of tokens"
+                )
             values += list(listed.values()) if isinstance(listed, dict) else list(listed)
         contents = [self._token(value) for value in values if value]
         contents += [{"content": text} for text in self._named().values()]

@@ -126,6 +126,9 @@ def _root(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", callback=_hide_progress, help="Print no progress.")
+    ] = False,
 ) -> None:
     """Text to vectors to neighbours, without torch. Begin with: flowvec demo."""
 

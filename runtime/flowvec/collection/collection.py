@@ -46,6 +46,7 @@ from flowvec.collection.validation import (
     check_metadata,
     check_vectors,
     checked_write_timeout,
+    counted_as_given,
     last_of_each,
     round_to_float16,
 )
@@ -355,8 +356,9 @@ class Collection(SearchMethods, FieldMethods):
         payload = check_metadata(metadata, len(keys))
         kept = last_of_each(keys)
         kept_texts = [items[i] for i in kept]
-        vectors, truncated = embed(kept_texts)
-        sparse, sparse_made_by = (embed_sparse or self._embedded_sparse)(kept_texts)
+        with counted_as_given(kept):
+            vectors, truncated = embed(kept_texts)
+            sparse, sparse_made_by = (embed_sparse or self._embedded_sparse)(kept_texts)
         if truncated and not self._has_warned_of_truncation:
             self._has_warned_of_truncation = True
             _truncation_logger.warning(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, cast
 from uuid import UUID
 
@@ -14,7 +16,7 @@ from flowvec.arguments import number, seconds_or_none, whole_number
 from flowvec.collection.store.json_field import field_names
 from flowvec.collection.store.rows import Id, check_ids, encode_metadata
 from flowvec.collection.store.values import storable
-from flowvec.errors import InputTypeError, InputValueError
+from flowvec.errors import InputTypeError, InputValueError, NonFiniteError
 from flowvec.sequences import as_list, python_values
 from flowvec.spelled import A_DICT, kind_of, setting
 from flowvec.texts.unicode import place_of_surrogate
@@ -32,6 +34,7 @@ __all__ = [
     "check_vectors",
     "check_weight",
     "checked_write_timeout",
+    "counted_as_given",
     "ids_of",
     "last_of_each",
     "round_to_float16",
@@ -369,3 +372,26 @@ def last_of_each(ids: Sequence[Id]) -> list[int]:
     """Indices of the last occurrence of each id, ascending."""
     last = {item: i for i, item in enumerate(ids)}
     return sorted(last.values())
+
+
+@contextmanager
+def counted_as_given(kept: Sequence[int]) -> Iterator[None]:
+    """Errors about some of a caller's items count all of them.
+
+    Args:
+        kept: the index of each that was taken, ascending.
+    """
+
+    def counted(match: re.Match[str]) -> str:
+        numbers = [int(item) for item in match[1].split(", ")]
+        if max(numbers) >= len(kept):
+            return match[0]  # of another kind
+        return f"item {', '.join(str(kept[number]) for number in numbers)}"
+
+    try:
+        yield
+    except (InputValueError, NonFiniteError) as error:
+        if not kept or kept[-1] < len(kept):  # all were taken
+            raise
+        message = re.sub(r"\bitem (\d+(?:, \d+)*)", counted, str(error), count=1)
+        raise type(error)(message) from None

@@ -62,7 +62,7 @@ async def cohere_embed(served: Served, request: Request) -> Answer:
     """Vectors of texts in the types that the request names."""
     body = await body_of(request, _EMBED)
     model = served.encoder(body.model)
-    texts = _texts_of(body)
+    texts = _texts_of(request, body)
     if body.truncate == "START":
         raise Refusal("invalid", "truncate must be END or NONE: texts are cut at their end")
     types: list[_Type] = body.embedding_types or ["float"]
@@ -78,12 +78,15 @@ async def cohere_embed(served: Served, request: Request) -> Answer:
     return vectors_answer(outcome, blocks, headers)
 
 
-def _texts_of(body: CohereEmbed) -> list[str]:
+def _texts_of(request: Request, body: CohereEmbed) -> list[str]:
     texts = list(body.texts or [])
     for item in body.inputs or []:
         if any(piece.type != "text" for piece in item.content):
             raise Refusal("invalid", "inputs must be texts: this server takes no images", "inputs")
-        texts.append(" ".join(piece.text for piece in item.content))
+        parts = [piece.text for piece in item.content]
+        texts.append(" ".join(parts))
+        if not request.repaired.isdisjoint(parts):
+            request.repaired |= {texts[-1]}
     if not texts:
         raise Refusal("empty", "the body has no texts", "texts")
     return texts

@@ -179,6 +179,8 @@ METASPACE = {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always"
         ),
         ("do_lower_case", None, BERT | {"do_lower_case": "yes"}),
         ("names a token", None, {"added_tokens_decoder": {"7": 3}}),
+        ("additional_special_tokens", None, {"additional_special_tokens": "[NEW]"}),
+        ("extra_special_tokens", None, {"extra_special_tokens": 5}),
     ],
 )
 def test_files_that_disagree_are_refused(
@@ -188,6 +190,13 @@ def test_files_that_disagree_are_refused(
     with pytest.raises(ExportError, match=field) as error:
         read(folder)
     assert "tokenizer_config.json" in str(error.value)
+
+
+@pytest.mark.parametrize("ids", [["7"], [None], [[7]], [NEXT, NEXT]])
+def test_added_tokens_without_ids_of_their_own_are_refused(tmp_path: Path, ids: list[Any]) -> None:
+    added = {f"[NEW{i}]": number for i, number in enumerate(ids)}
+    with pytest.raises(ExportError, match=r"added_tokens\.json"):
+        read(make(tmp_path / "m", added_tokens=added))
 
 
 def optimum(folder: Path, normalizer: dict[str, Any], **settings: Any) -> Path:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flowvec import (
+    Collection,
     Encoder,
     InputValueError,
     MultiVectorEncoder,
@@ -46,6 +47,10 @@ def test_every_kind_of_model_names_text_and_token(
             list(encoder.stream([*["the cat"] * 5000, "<ent>"]))
         with pytest.raises(InputValueError, match="item 1 "):
             encoder.run([[2, 5, 3], [2, 106, 3]], [Batch((0, 1), 3)])
+        with Collection.create(tmp_path / "c", encoder=encoder) as collection:
+            with pytest.raises(InputValueError, match="item 2 "):  # also if an id is replaced
+                collection.add(["a", "a", "b"], ["the cat", *texts[::2]])
+            assert collection.count() == 0
         # Cut away, it does not matter.
         assert np.isfinite(encoder.encode("cat " * 100 + "<ent>")).all()
     with Reranker.load(

@@ -70,6 +70,7 @@ def test_json_with_lone_surrogates_is_read_as_python_reads_it() -> None:
 
 
 HALF, WHOLE = "cut \ud83d", "cut \ufffd"
+TEXT_PART = {"type": "text", "text": "fine"}
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,7 @@ HALF, WHOLE = "cut \ud83d", "cut \ufffd"
         ("/v1/embeddings", {"input": "fine", "user": HALF, HALF: [HALF]}, 0),
         ("/embed", {"inputs": HALF}, 1),
         ("/v2/embed", {"texts": [HALF, HALF], "embedding_types": ["float"]}, 2),
+        ("/v2/embed", {"inputs": [{"content": [TEXT_PART | {"text": HALF}, TEXT_PART]}]}, 1),
         ("/api/embed", {"model": "m", "input": HALF}, 1),
         ("/similarity", {"inputs": {"source_sentence": HALF, "sentences": ["fine"]}}, 1),
         ("/rerank", {"query": "fine", "texts": [HALF, "fine"], "return_text": True}, 1),
