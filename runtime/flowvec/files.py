@@ -10,6 +10,7 @@ from pathlib import Path
 __all__ = [
     "BYTE_ORDER_MARK",
     "lfs_advice",
+    "lfs_advice_of",
     "rename_durably",
     "staged_file",
     "sync_file",
@@ -32,12 +33,17 @@ def lfs_advice(path: Path) -> str | None:
         if path.stat().st_size > _MOST_LFS_BYTES:
             return None
         with path.open("rb") as file:
-            is_pointer = file.read(len(_LFS_POINTER)) == _LFS_POINTER
+            content = file.read(len(_LFS_POINTER))
     except OSError:
         return None  # whoever reads it reports it
-    if not is_pointer:
+    return lfs_advice_of(str(path), content)
+
+
+def lfs_advice_of(name: str, content: bytes) -> str | None:
+    """The same of a file of this name that begins with these bytes."""
+    if not content.startswith(_LFS_POINTER):
         return None
-    return f"{path} is a pointer of git-lfs, not the file itself: run `git lfs pull` in its clone"
+    return f"{name} is a pointer of git-lfs, not the file itself: run `git lfs pull` in its clone"
 
 
 @contextmanager
