@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -61,6 +62,8 @@ def staged_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
     Raises:
         OSError: it cannot be written.
     """
+    if not path.parent.exists():  # the temporary name would tell nobody anything
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
     if partial is None:
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:

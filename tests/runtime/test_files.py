@@ -87,6 +87,12 @@ def test_a_folder_that_cannot_be_listed_is_not_flushed(
     sync_folder(tmp_path)
 
 
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        write_file(tmp_path / "missing" / "a", b"new")
+    assert caught.value.filename == str(tmp_path / "missing")
+
+
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 90868376\n"
 
 
