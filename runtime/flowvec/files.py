@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 __all__ = [
     "BYTE_ORDER_MARK",
     "lfs_advice",
+    "lfs_advice_of",
     "rename_durably",
     "staged_file",
     "sync_file",
@@ -32,12 +34,17 @@ def lfs_advice(path: Path) -> str | None:
         if path.stat().st_size > _MOST_LFS_BYTES:
             return None
         with path.open("rb") as file:
-            is_pointer = file.read(len(_LFS_POINTER)) == _LFS_POINTER
+            content = file.read(len(_LFS_POINTER))
     except OSError:
         return None  # whoever reads it reports it
-    if not is_pointer:
+    return lfs_advice_of(str(path), content)
+
+
+def lfs_advice_of(name: str, content: bytes) -> str | None:
+    """The same of a file of this name that begins with these bytes."""
+    if not content.startswith(_LFS_POINTER):
         return None
-    return f"{path} is a pointer of git-lfs, not the file itself: run `git lfs pull` in its clone"
+    return f"{name} is a pointer of git-lfs, not the file itself: run `git lfs pull` in its clone"
 
 
 @contextmanager
@@ -55,6 +62,8 @@ def staged_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
     Raises:
         OSError: it cannot be written.
     """
+    if not path.parent.exists():  # the temporary name would tell nobody anything
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
     if partial is None:
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:

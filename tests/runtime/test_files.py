@@ -10,8 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvec import Bundle, BundleError, Encoder, InputValueError
-from flowvec.bulk import encode_files
+from flowvec import (
+    BulkError,
+    Bundle,
+    BundleError,
+    Collection,
+    CorruptCollectionError,
+    Encoder,
+    InputValueError,
+)
+from flowvec.bulk import encode_files, verify_folder
 from flowvec.bundle.bundle import shipped_bundles
 from flowvec.files import lfs_advice, staged_file, sync_folder, write_file
 from flowvec.texts.inputs import read_rows
@@ -79,6 +87,12 @@ def test_a_folder_that_cannot_be_listed_is_not_flushed(
     sync_folder(tmp_path)
 
 
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        write_file(tmp_path / "missing" / "a", b"new")
+    assert caught.value.filename == str(tmp_path / "missing")
+
+
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 90868376\n"
 
 
@@ -119,6 +133,21 @@ def test_a_pointer_among_the_texts_is_not_taken_for_texts(tmp_path: Path, kind: 
     if kind != "parquet":
         with pytest.raises(InputValueError, match=r"is a pointer of git-lfs"):
             list(read_rows(str(file)))
+
+
+def test_a_pointer_in_a_collection_or_a_job_is_named(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "collection.sqlite").write_bytes(POINTER)
+    with pytest.raises(CorruptCollectionError, match=r"sqlite is a pointer of git-lfs"):
+        Collection.open(tmp_path / "notes")
+    (tmp_path / "a.txt").write_text("a cat")
+    job = tmp_path / "job"
+    encode_files("mini", tmp_path / "a.txt", job, out_format="npy")
+    (job / "part-000000.npy").write_bytes(POINTER)
+    assert any("pointer of git-lfs" in problem for problem in verify_folder(job).problems)
+    (job / "_manifest.json").write_bytes(POINTER)
+    with pytest.raises(BulkError, match=r"_manifest.json is a pointer of git-lfs"):
+        verify_folder(job)
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "csv"])

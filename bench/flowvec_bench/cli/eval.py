@@ -21,6 +21,7 @@ from flowvec.cli.options import (
     Overwrite,
     Provider,
     TextField,
+    counted,
     print_json,
 )
 from flowvec.collection.reranking import RERANK_FROM
@@ -106,7 +107,7 @@ def sts(
 
     tasks = read_sts(folder)
     with _load(bundle, provider, compute) as encoder:
-        say(f"{len(tasks)} sets: embedding their sentences")
+        say(f"embedding the sentences of {counted(len(tasks), 'set')}")
         scores = score_sts(tasks, encoder.encode)
         info = _describe(encoder)
     if as_json:

@@ -32,6 +32,7 @@ from flowvec.bulk.records import (
     shares_in,
 )
 from flowvec.errors import BulkError
+from flowvec.files import lfs_advice_of
 from flowvec.texts.urls import recorded
 
 __all__ = ["JobFolder", "Journal"]
@@ -184,6 +185,8 @@ class JobFolder(ABC):
                 return None
             if len(content) > _MOST_MANIFEST:
                 raise BulkError(f"{where} is too large")
+            if advice := lfs_advice_of(where, content):
+                raise BulkError(advice)
             manifest = json.loads(content.decode("utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise BulkError(f"{where} cannot be read: {error}") from None

@@ -18,6 +18,7 @@ from flowvec.bulk.records import ShardRecord, differences_of_shares, records_of
 from flowvec.bundle.bundle import record_file
 from flowvec.collection.store.store import FILE
 from flowvec.errors import BulkError
+from flowvec.files import lfs_advice
 from flowvec.texts.urls import is_url
 
 __all__ = ["FolderCheck", "FolderInfo", "folder_info", "is_bulk_folder", "verify_folder"]
@@ -211,6 +212,9 @@ def _problems(folder: JobFolder, record: ShardRecord) -> Iterator[str]:
         with folder.local(record.file) as file:
             actual = record_file(file)
             if (actual.bytes, actual.sha256) != (record.bytes, record.sha256):
+                if lfs_advice(file):
+                    yield f"{record.file} is a pointer of git-lfs: run `git lfs pull`"
+                    return
                 yield f"{record.file} is not what was written: its size or SHA-256 differs"
                 return
             try:

@@ -84,6 +84,9 @@ def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np
     """
     try:
         given = _rows_of_column(np.asarray(vectors), what)
+        if given.dtype.kind in "US":
+            hint = ": a list of texts goes to search_batch" if what == "query" else ""
+            raise InputTypeError(f"{what} must be real numbers, not texts{hint}")
         if given.dtype.kind not in "fiubO":
             raise InputTypeError(f"{what} must be real numbers, not {given.dtype}")
         with np.errstate(over="ignore"):  # reported below, with the row

@@ -141,6 +141,8 @@ def test_queries_and_vectors_that_are_none_are_refused_without_a_warning(tmp_pat
                 c.search(cast(Any, query))
             with pytest.raises(InputTypeError, match="queries must be texts or vectors, not"):
                 c.search_batch(cast(Any, query))
+        with pytest.raises(InputTypeError, match=r"not texts: .*search_batch"):
+            c.search(cast(Any, ["a cat"]))
         with pytest.raises(InputTypeError, match=r"queries must be .* None"):
             c.search_batch(cast(Any, [None]))
         for weight in (0.5, 0.2):

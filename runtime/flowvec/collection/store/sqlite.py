@@ -26,6 +26,7 @@ from flowvec.errors import (
     FlowvecError,
     InputValueError,
 )
+from flowvec.files import lfs_advice
 from flowvec.texts.folding import folded
 
 __all__ = ["FOLDED", "Database"]
@@ -154,7 +155,8 @@ class Database:
         else:
             is_damage = not isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError)
         if is_damage:  # a UnicodeDecodeError as well: SQLite quotes the damaged bytes
-            return CorruptCollectionError(f"{self.path} is damaged: {error}")
+            advice = lfs_advice(self.path)
+            return CorruptCollectionError(advice or f"{self.path} is damaged: {error}")
         return CollectionError(f"{self.path}: {error}")
 
     @contextmanager
