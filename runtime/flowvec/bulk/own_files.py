@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from flowvec.bulk.file_names import row_map_of
+from flowvec.bulk.options import expanded
 from flowvec.bulk.verify import FolderInfo, folder_info, is_bulk_folder
 from flowvec.bundle.cached import origin_of
 from flowvec.collection.creation import is_collection
@@ -76,10 +77,10 @@ class OwnFiles:
     @classmethod
     def of(cls, out: str | Path) -> OwnFiles:
         """The files of a job, by what its output is named, or is already."""
-        path = Path(out)
         is_local = not is_url(str(out))
+        path = expanded(Path(out)) if is_local else Path(out)
         return cls(
-            out,
+            path if is_local else out,
             is_file=is_local and path.suffix in (".npy", ".parquet"),
             into_collection=is_local and is_collection(path),
         )

@@ -230,3 +230,13 @@ def test_a_collection_cannot_be_the_root(texts: Path, tiny: Encoder) -> None:
             encode_files(
                 tiny, texts, texts.anchor, out_format="collection", skip_unchanged=skip_unchanged
             )
+
+
+def test_a_folder_without_a_name_can_be_asked_about(
+    texts: Path, tiny: Encoder, monkeypatch
+) -> None:
+    for name, options in (("vec", OPTIONS), ("c", OPTIONS | {"out_format": "collection"})):
+        encode_files(tiny, texts, texts / name, **options)
+        monkeypatch.chdir(texts / name)
+        estimate = estimate_files(tiny, texts, ".", id_field="id")
+        assert (estimate.rows, estimate.rows_before, estimate.complete) == (3, 2, True)
