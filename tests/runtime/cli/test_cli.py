@@ -430,9 +430,11 @@ def test_a_command_without_its_extra_prints_the_pip_line(
 ) -> None:
     if command[0] == "export":
         # The packages it needs depend on the files: a graph is read without torch.
-        command = [command[0], str(tmp_path), *command[2:]]
-        (tmp_path / "config.json").write_text("{}")
-        (tmp_path / "model.safetensors").touch()
+        folder = tmp_path / "m"
+        command = [command[0], str(folder), *command[2:]]
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").touch()
     code = """
 import importlib.abc, sys
 absent = sys.argv.pop(1).split()
