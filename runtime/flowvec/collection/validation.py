@@ -323,7 +323,9 @@ def ids_of(ids: object, *, ordered: bool = True) -> list[Id]:
     """
     if isinstance(ids, str | int | np.integer | UUID):
         return check_ids([ids])
-    return check_ids(as_list("ids", ids, ordered=ordered))  # type: ignore[arg-type]
+    if not isinstance(ids, Iterable):
+        raise InputTypeError(f"ids must be a list, or one id, not {type(ids).__name__}")
+    return check_ids(as_list("ids", ids, ordered=ordered))
 
 
 def _change(fields: Mapping[str, Any], where: str) -> dict[str, Any]:

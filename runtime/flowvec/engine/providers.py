@@ -246,7 +246,7 @@ def _able(status: Mapping[str, str | None], device: str, provider: str | None) -
         ]
         if not fitting:
             raise ProviderUnavailableError(
-                f"provider {provider!r} is not served; choose one of {', '.join(SHORT_NAMES)}"
+                f"provider {provider!r} is unknown; choose one of {', '.join(SHORT_NAMES)}"
             )
         if device not in ("auto", PROVIDERS[fitting[0]]):
             raise InputValueError(f"provider {provider!r} does not run on the device {device!r}")

@@ -301,6 +301,7 @@ def test_a_change_without_effect_writes_nothing(numbered: Collection) -> None:
         (lambda c: c.delete([1], filter={}), InputValueError, "give ids or filter"),
         (lambda c: c.delete(filter=[1]), InputTypeError, "must be a dict"),
         (lambda c: c.delete({"n": 1}), InputTypeError, "ids must be a list"),
+        (lambda c: c.get(1.5), InputTypeError, "or one id, not float"),
         (lambda c: c.update_metadata([1]), InputTypeError, "changes must be a dict"),
         (lambda c: c.update_metadata(changes={}), InputValueError, "give ids or filter"),
         (lambda c: c.update_metadata([1], [{}, {}]), InputValueError, "1 ids for 2 changes"),
