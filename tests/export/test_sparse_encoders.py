@@ -84,7 +84,7 @@ def test_the_layout_of_older_versions_gives_the_same_bundle(tmp_path: Path) -> N
         '{"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": 9}'
     )
     fingerprints = {
-        export(folder, tmp_path / folder.name / "bundle").fingerprint for folder in (source, older)
+        export(folder, tmp_path / "bundles" / folder.name).fingerprint for folder in (source, older)
     }
     assert len(fingerprints) == 1
 
