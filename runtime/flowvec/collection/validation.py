@@ -17,7 +17,7 @@ from flowvec.collection.store.json_field import field_names
 from flowvec.collection.store.rows import Id, check_ids, encode_metadata
 from flowvec.collection.store.values import storable
 from flowvec.errors import InputTypeError, InputValueError, NonFiniteError
-from flowvec.sequences import as_list, python_values
+from flowvec.sequences import as_list, python_values, refuse_lookalike
 from flowvec.spelled import A_DICT, kind_of, setting
 from flowvec.texts.unicode import place_of_surrogate
 
@@ -323,6 +323,7 @@ def ids_of(ids: object, *, ordered: bool = True) -> list[Id]:
     """
     if isinstance(ids, str | int | np.integer | UUID):
         return check_ids([ids])
+    refuse_lookalike("ids", ids, ordered=ordered)
     if not isinstance(ids, Iterable):
         raise InputTypeError(f"ids must be a list, or one id, not {type(ids).__name__}")
     return check_ids(as_list("ids", ids, ordered=ordered))

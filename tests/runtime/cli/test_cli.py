@@ -129,7 +129,7 @@ RAY = ["index", "c", "-", "--model", "TINY", "--engine", "ray", "--shards", "2"]
             "x\n",
             "standard input, row 0: the line is not JSON",
         ),
-        (["encode", "TINY", "-", "-o", "o.npy", "--provider", "tpu"], "x", "not served"),
+        (["encode", "TINY", "-", "-o", "o.npy", "--provider", "tpu"], "x", "'tpu' is unknown"),
         (["encode", "TINY", "-", "-o", "o.npy", "--compute", "int3"], "x", "int3"),
         (["encode", "TINY", "-", "-o", "o.npy", "--prompt", "none"], "x", "no prompt"),
         (["encode", "NAN", "-", "-o", "o.npy", "--strict"], "nan", "row 0: the model gave NaN"),
