@@ -293,7 +293,9 @@ def test_a_row_that_is_not_utf8_has_its_id_if_that_can_be_read(
     (tmp_path / "a.jsonl").write_bytes(lines.encode("latin-1"))
     for name, ids in (("a.csv", ["1", "2", None]), ("a.jsonl", [0, None])):
         keep = ["k"] if name == "a.csv" else []
-        encode_files(tiny, tmp_path / name, tmp_path / name[2:], id_field="id", keep=keep)
+        encode_files(
+            tiny, tmp_path / name, tmp_path / name[2:], out_format="npy", id_field="id", keep=keep
+        )
         letters = letters_of(tmp_path / name[2:])
         assert [letter["id"] for letter in letters] == ids
         assert {letter["code"] for letter in letters} == {"invalid_utf8"}
@@ -304,7 +306,9 @@ def test_a_csv_record_of_another_length_has_its_id_if_that_is_first(
 ) -> None:
     for header, ids in (("id,text", ["7", None, "8"]), ("text,id", [None, None, None])):
         (tmp_path / "a.csv").write_text(f"{header}\n7\n,a,b\n8,a,b\n9,a\n")
-        encode_files(tiny, tmp_path / "a.csv", tmp_path / "o", id_field="id", resume=False)
+        encode_files(
+            tiny, tmp_path / "a.csv", tmp_path / "o", out_format="npy", id_field="id", resume=False
+        )
         assert [letter["id"] for letter in letters_of(tmp_path / "o")] == ids
 
 

@@ -161,7 +161,7 @@ def test_the_model_and_the_earlier_job_stay_as_they_are(
     for out in (tiny.bundle.path / "v.npy", tiny.bundle.path / "vec", tiny.bundle.path.parent):
         for model in (tiny, tiny.bundle.path):
             with pytest.raises(InputValueError, match="the input"):
-                encode_files(model, texts, out, resume=False, id_field="id")
+                encode_files(model, texts, out, resume=False, **OPTIONS)
     assert contents(job) == before
 
 
