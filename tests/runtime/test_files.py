@@ -126,6 +126,8 @@ def test_a_manifest_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "csv", "parquet"])
 def test_a_pointer_among_the_texts_is_not_taken_for_texts(tmp_path: Path, kind: str) -> None:
+    if kind == "parquet":
+        pytest.importorskip("pyarrow", reason="needs the extra [files]")
     file = tmp_path / f"texts.{kind}"
     file.write_bytes(POINTER)
     with pytest.raises(InputValueError, match=r"is a pointer of git-lfs"):
