@@ -40,8 +40,9 @@ def test_another_encoding_is_found_before_anything_is_written(
 ) -> None:
     (tmp_path / "a.txt").write_text("a cat\n")
     (tmp_path / "b.txt").write_bytes("a cat\n".encode("utf-16"))
+    inputs = [tmp_path / "a.txt", tmp_path / "b.txt"]
     with pytest.raises(InputValueError, match="UTF-16"):
-        encode_files(tiny, [tmp_path / "a.txt", tmp_path / "b.txt"], tmp_path / "out")
+        encode_files(tiny, inputs, tmp_path / "out", out_format="npy")
     assert not (tmp_path / "out").exists()
 
 

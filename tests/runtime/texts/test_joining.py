@@ -74,7 +74,8 @@ def test_several_fields_are_one_text_in_every_format(tmp_path: Path, tiny: Encod
 def test_a_row_without_any_of_the_fields_is_a_dead_letter(tmp_path: Path, tiny: Encoder) -> None:
     bad = [{"title": None, "text": None}, {"id": 5}, {"title": 7, "text": "a body"}]
     write_jsonl(tmp_path / "a.jsonl", [*ROWS, *bad])
-    done = encode_files(tiny, tmp_path / "a.jsonl", tmp_path / "a", text_field="title,text")
+    options: dict[str, Any] = {"text_field": "title,text", "out_format": "npy"}
+    done = encode_files(tiny, tmp_path / "a.jsonl", tmp_path / "a", **options)
     assert done.rows == 4
     codes = [(letter["row"], letter["code"]) for letter in letters_of(tmp_path / "a")]
     assert codes == [(4, "null"), (5, "missing_field"), (6, "not_text")]
@@ -101,14 +102,14 @@ def test_a_file_may_lack_a_field_that_another_has(tmp_path: Path, tiny: Encoder)
 
 def test_other_fields_are_another_job(tmp_path: Path, tiny: Encoder) -> None:
     rows = write_jsonl(tmp_path / "a.jsonl", ROWS)
-    encode_files(tiny, rows, tmp_path / "a", text_field="title,text")
-    same = encode_files(tiny, rows, tmp_path / "a", text_field=["title", "text"])
+    encode_files(tiny, rows, tmp_path / "a", text_field="title,text", out_format="npy")
+    same = encode_files(tiny, rows, tmp_path / "a", text_field=["title", "text"], out_format="npy")
     assert same.encoded == 0
     manifest = json.loads((tmp_path / "a/_manifest.json").read_text())
     assert manifest["options"]["text"] == ["title", "text"]
     with pytest.raises(BulkError, match=r"options\.text"):
-        encode_files(tiny, rows, tmp_path / "a", text_field="text,title")
-    assert estimate_files(tiny, rows, text_field="title,text").rows == 4
+        encode_files(tiny, rows, tmp_path / "a", text_field="text,title", out_format="npy")
+    assert estimate_files(tiny, rows, text_field="title,text", out_format="npy").rows == 4
 
 
 def test_the_command_index_takes_several_fields(

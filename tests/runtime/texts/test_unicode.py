@@ -33,6 +33,7 @@ def test_control_characters_and_bytes_are_escaped(text: str, printed: str) -> No
 def test_a_command_prints_names_that_are_not_utf8(flowvec_here: Any, tmp_path: Any) -> None:
     name = os.fsdecode(b"lat\xe9\n\x1b[31m")
     (tmp_path / f"{name}.jsonl").write_text('{"text": null}\n')
-    done = flowvec_here("encode", "mini", f"{name}.jsonl", "-o", "out", "--strict")
+    options = ("-o", "out", "--out-format", "npy", "--strict")
+    done = flowvec_here("encode", "mini", f"{name}.jsonl", *options)
     assert done.returncode == 2
     assert done.stderr == "flowvec: lat\\xe9\\n\\x1b[31m.jsonl, row 0: text is null\n"
