@@ -53,8 +53,8 @@ FLOW = ("--levels", 2, "--depth", 2, "--width", 16, "--epochs", 2, "--batch-size
 def test_a_flow_is_fitted_drawn_and_exported(run: Run, checkpoint, corpus, tmp_path) -> None:
     bert = checkpoint("bert")
     common = ("fit", "flow", "--model", bert, "--corpus", "words.txt", *FLOW, "--seed", 3)
-    code, out, err = run(*common, "-o", "a.safetensors", "--plot", "a.svg")
-    assert (code, err) == (0, "")  # its steps are shown on a terminal only
+    code, out, err = run(*common, "-o", "a.safetensors", "--plot", "a.svg", "--quiet")
+    assert (code, err) == (0, "")
     lines = out.splitlines()
     described = f"flow({WIDTH}, 2x2, width 16, additive)"
     assert lines[0] == f"a.safetensors: {described} after mean pooling of bert"
@@ -230,7 +230,7 @@ def test_a_wrong_argument_is_one_line_and_writes_nothing(
     (tmp_path / "folder.safetensors").mkdir()
     before = sorted(path.name for path in tmp_path.rglob("*"))
     bert = str(checkpoint("bert"))
-    code, out, err = run("fit", *[a.replace("BERT", bert) for a in arguments])
+    code, out, err = run("fit", "--quiet", *[a.replace("BERT", bert) for a in arguments])
     assert (code, out) == (2, "")
     assert part in err
     assert err.startswith("flowvec: ")
