@@ -308,7 +308,7 @@ def test_a_wrong_argument_is_one_line_and_leaves_nothing(
     (folder / "few.txt").write_text("a\nb\nc\n")
     before = sorted(folder.iterdir())
     done = flowvec_here(
-        "eval", "isotropy", *[str(tiny_dir) if a == "TINY" else a for a in arguments]
+        "eval", "isotropy", "--quiet", *[str(tiny_dir) if a == "TINY" else a for a in arguments]
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert part in done.stderr
