@@ -64,7 +64,7 @@ CASES = st.builds(
     replaced=st.lists(st.integers(0, MOST), max_size=12, unique=True),
     reopened=st.booleans(),
     searches=st.lists(
-        st.tuples(st.integers(0, MOST + 5), FILTERS, st.sampled_from(["rows", "ids", "batch"])),
+        st.tuples(st.integers(1, MOST + 5), FILTERS, st.sampled_from(["rows", "ids", "batch"])),
         min_size=1, max_size=4,
     ),
 )  # fmt: skip

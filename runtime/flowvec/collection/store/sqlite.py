@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ _RETRY_S = 0.02
 # How long to wait for reads of other threads before closing, and how often to look.
 _MOST_CLOSING_SECONDS, _POLL_SECONDS = 60.0, 0.002
 _CLOSED = "this Collection is closed"
+# What a function raised that SQLite called on this thread.
+_RAISED = threading.local()
 _DAMAGE_MESSAGES = ("Could not decode", "no such table", "no such column")
 
 
@@ -96,7 +98,9 @@ class Database:
                 if self._identity is not None:
                     self.check_in_place()
                 add_functions(db)
-                db.create_function(FOLDED, 1, _folded, deterministic=True)
+                folding = _folding()
+                next(folding)
+                db.create_function(FOLDED, 1, folding.send, deterministic=True)
                 if self.is_writable:
                     db.execute("PRAGMA journal_mode=WAL")
                     db.execute("PRAGMA synchronous=FULL")
@@ -139,7 +143,16 @@ class Database:
             raise self.translate(error) from error
 
     def translate(self, error: Exception) -> FlowvecError:
-        """An error of SQLite as one of flowvec."""
+        """An error of SQLite as one of flowvec.
+
+        Raises:
+            BaseException: what was raised inside a function that SQLite called, such as
+                KeyboardInterrupt.
+        """
+        raised: BaseException | None = getattr(_RAISED, "error", None)
+        if raised is not None:
+            _RAISED.error = None
+            raise raised
         if isinstance(error, sqlite3.DataError):
             return InputValueError(f"{self.path} cannot store a row this large: {error}")
         if isinstance(error, sqlite3.ProgrammingError) and self._is_closed:
@@ -310,8 +323,23 @@ def _is_locked(error: Exception) -> bool:
     return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def _folded(text: str | None) -> str | None:
-    return None if text is None else folded(text)
+def _folding() -> Generator[Any, str | None, None]:
+    """Folds each text that is sent.
+
+    SQLite drops what a function raises, and says only that it did. Ctrl-C raises KeyboardInterrupt
+    at the first step of Python's code, which here is inside the `try`: a function would raise it
+    before that. It is kept for `Database.translate`.
+    """
+    result: Any = None
+    while True:
+        try:
+            text = yield result
+            result = None if text is None else folded(text)
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            _RAISED.error = error
+            result = _RAISED  # nothing that SQLite can store, so the statement ends
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
