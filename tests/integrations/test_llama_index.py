@@ -157,7 +157,7 @@ def test_queries_find_what_the_simple_store_finds(store: FlowvecVectorStore) -> 
 def test_modes_search_words_too(store: FlowvecVectorStore) -> None:
     vector = NODES[0].embedding
     for mode in (Mode.TEXT_SEARCH, Mode.SPARSE):
-        query = VectorStoreQuery(query_str="a green garden", similarity_top_k=9, mode=mode)
+        query = VectorStoreQuery(query_str="green garden", similarity_top_k=9, mode=mode)
         assert both(store, query) == ["n3"]
     for alpha, expected in ((0.0, "n3"), (1.0, "n0")):
         query = VectorStoreQuery(vector, 1, query_str="garden", mode=Mode.HYBRID, alpha=alpha)
