@@ -107,7 +107,7 @@ def test_a_missing_tokenizer_is_named(checkpoint: Path) -> None:
 def test_the_command_says_it_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["flowvec", "export", str(tmp_path), "-o", "out"])
+    monkeypatch.setattr("sys.argv", ["flowvec", "export", str(tmp_path), "-o", "out", "--quiet"])
     with pytest.raises(SystemExit) as exited:
         main()
     error = capsys.readouterr().err
