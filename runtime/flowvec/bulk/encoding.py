@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -351,7 +352,7 @@ def _open_target(
     if is_file:
         return FileTarget(path)
     folder = Folder(path.with_name(path.name + ".job"), share)
-    if not is_collection(path):
+    if not is_collection(path) and not IS_ELSEWHERE.get():
         _forget_jobs(folder)
     if skip_unchanged:
         return ComparedTarget(
@@ -367,6 +368,11 @@ def _open_target(
     stack.enter_context(folder.locked())
     described = _described(encoder, survey, options, columns, share)
     return CollectionTarget(collection, folder, survey, per_shard, described, resume=resume)
+
+
+# Whether the collection of a job is elsewhere: of a shard below a URL only the job is fetched, and
+# what it noted holds although there is no collection beside it.
+IS_ELSEWHERE = ContextVar("IS_ELSEWHERE", default=False)
 
 
 def _forget_jobs(folder: Folder) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from flowvec.arguments import choice, whole_number
 from flowvec.bulk import BulkSummary, RayWorkers, encode_files
 from flowvec.bulk.collection_output import ADVICE
+from flowvec.bulk.encoding import IS_ELSEWHERE
 from flowvec.bulk.options import as_inputs
 from flowvec.bulk.own_files import OwnFiles
 from flowvec.bulk.ray_workers import cause_of, connected_ray, cpus_of
@@ -266,10 +267,13 @@ def _build_below_url(
             # The manifest of a complete job: the same job does nothing, and another one is refused.
             job.mkdir()
             fetch(store, before.job, job)
+        token = IS_ELSEWHERE.set(is_there)
         try:
             done = replace(fill(folder), out=f"{store.url}/{name}")
         except BulkError as error:
             raise BulkError(str(error).replace(str(folder), f"{store.url}/{name}")) from None
+        finally:
+            IS_ELSEWHERE.reset(token)
         if is_there and before is not None and before.lacks(made):
             # The rows stay, and what they lack is made of them.
             shutil.rmtree(folder, ignore_errors=True)
