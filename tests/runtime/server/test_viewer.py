@@ -53,6 +53,7 @@ def test_its_policy_forbids_what_it_does_not_need(client: Any) -> None:
     )
 
 
+@pytest.mark.process
 @pytest.mark.skipif(NODE is None, reason="needs node")
 def test_it_shows_every_route_and_calls_it(client: Any, server: Any, tmp_path: Path) -> None:
     """In node, with as much of a document as the script uses."""
