@@ -30,6 +30,18 @@ def test_the_surface_is_as_committed(name: str) -> None:
         pytest.fail(f"the surface has changed:\n{changed}", pytrace=False)
 
 
+def test_every_command_has_help_and_an_example() -> None:
+    pytest.importorskip("flowvec_bench", reason="needs the extra [bench]")
+    from tests.surface.commands import commands
+
+    without = [
+        title
+        for title, command in commands()
+        if not command.help or not (command.epilog or "").startswith(f"Example: {title}")
+    ]
+    assert not without
+
+
 def paths(value: Any, before: str = "") -> Iterator[str]:
     """The keys of JSON as keys.txt writes them: `hits[].id`."""
     if isinstance(value, dict) and value:
