@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
@@ -33,11 +34,12 @@ def difference(name: str) -> str:
     now = text_of(name)
     if held == now:
         return ""
-    lines = list(
-        difflib.unified_diff(
-            held.splitlines(), now.splitlines(), name, "the code", lineterm="", n=2
-        )
-    )
+    before, after = held.splitlines(), now.splitlines()
+    lines = list(difflib.unified_diff(before, after, name, "the code", lineterm="", n=2))
+    for number, line in enumerate(lines):
+        if found := re.match(r"@@ -(\d+)", line):  # as in git, with the name it is about
+            above = [one for one in before[: int(found[1])] if not one.startswith(" ")]
+            lines[number] += f" {above[-1]}" if above else ""
     left_out = [f"... and {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
     advice = f"If the change is meant, write the files again and commit them: {WRITE}"
     return "\n".join([*lines[:MOST_LINES], *left_out, "", advice])
