@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvec import Encoder, MultiVectorEncoder, Reranker, SparseEncoder, progress
+from flowvec import Encoder, MultiVectorEncoder, Reranker, SparseEncoder
 from flowvec.engine.selection import available_providers
 
 DATA = Path(__file__).resolve().parent / "data"
@@ -291,7 +291,6 @@ def flowvec_here(
         with monkeypatch.context() as patch:
             patch.chdir(tmp_path)
             patch.setattr(sys, "argv", words)
-            patch.setattr(progress, "_is_hidden", False)  # --quiet is of one command
             for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
                 patch.setenv(name, value)
             handler = signal.getsignal(signal.SIGTERM)

@@ -12,13 +12,14 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flowvec import Collection, Encoder
+from flowvec import Collection, Encoder, progress
 from flowvec.cli.demo import SUGGESTED
 
 LINES = ["the cat sleeps", "", "a dog runs", "stocks fell"]
@@ -560,3 +561,16 @@ def test_a_closed_pipe_is_not_a_traceback(tmp_path: Path, tiny_dir: Path) -> Non
     told = process.stderr.read()
     process.wait(600)
     assert b"Traceback" not in told
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["first", "last"])
+def test_quiet_is_of_one_command(
+    flowvec_here: Callable[..., subprocess.CompletedProcess[str]], tiny_dir: Path, place: int
+) -> None:
+    words = ["info", tiny_dir]
+    words.insert(place, "--quiet")
+    assert flowvec_here(*words).returncode == 0
+    assert progress.is_shown()
+    words.append("--no-such-option")
+    assert flowvec_here(*words).returncode == 2
+    assert progress.is_shown()
