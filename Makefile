@@ -4,7 +4,7 @@ test:
 	pytest
 
 lint:
-	ruff check . && ruff format --check . && mypy && lint-imports
+	ruff check . && ruff format --check . && .ci/shape && mypy && lint-imports
 
 # The site, in build/site; needs the extra [docs].
 docs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,24 +73,6 @@ def test_what_is_returned_or_raised_can_be_imported() -> None:
 def test_every_error_is_public() -> None:
     errors = {e for e in vars(flowvec.errors).values() if inspect.isclass(e)}
     assert {e for e in errors if issubclass(e, flowvec.FlowvecError)} <= set(PUBLIC.values())
-
-
-def test_errors_are_also_the_builtins_that_a_caller_expects() -> None:
-    pairs = [
-        (flowvec.InputTypeError, TypeError),
-        (flowvec.InputValueError, ValueError),
-        (flowvec.BundleError, ValueError),
-        (flowvec.MissingDependencyError, ImportError),
-        (flowvec.ProviderUnavailableError, RuntimeError),
-        (flowvec.DeadlineError, TimeoutError),
-        (flowvec.OverloadedError, RuntimeError),
-        (flowvec.OutOfMemoryError, MemoryError),
-        (flowvec.OutOfMemoryError, flowvec.EngineError),
-        (flowvec.FingerprintMismatchError, flowvec.CollectionError),
-    ]
-    for error, builtin in pairs:
-        assert issubclass(error, builtin)
-        assert issubclass(error, flowvec.FlowvecError)
 
 
 def test_serving_imports_no_training_stack(python, tiny_dir: Path) -> None:
@@ -167,36 +149,51 @@ def test_telemetry_can_be_allowed(python, monkeypatch) -> None:
     assert done.stdout == "0\n"
 
 
+REFUSED_IMPORTS = {
+    "pickle", "joblib", "marshal", "shelve", "torch", "transformers", "onnx", "requests",
+    "urllib", "http", "socket", "huggingface_hub", "subprocess",
+}  # fmt: skip
+REFUSED_NAMES = {"eval", "exec", "compile", "__import__"}
 # A name of the hub is looked up by the hub's client, and exported by a child: nowhere else.
 ALLOWED_IMPORTS = {"bundle/hub.py": {"huggingface_hub"}, "bundle/child.py": {"subprocess"}}
+# A module without any of these words need not be parsed.
+WORDS = re.compile(rf"\b({'|'.join([*REFUSED_IMPORTS, *REFUSED_NAMES, 'allow_pickle'])})\b")
 
 
-@pytest.mark.parametrize("path", sorted(RUNTIME.rglob("*.py")), ids=lambda p: p.name)
-def test_no_file_of_the_runtime_can_run_pickled_code_or_reach_the_network(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    imported = {
-        alias.name.split(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    } | {
-        (node.module or "").split(".")[0]
-        for node in ast.walk(tree)
-        # It takes addresses apart, and opens none.
-        if isinstance(node, ast.ImportFrom) and node.module != "urllib.parse"
-    }
-    refused = {
-        "pickle", "joblib", "marshal", "shelve", "torch", "transformers", "onnx", "requests",
-        "urllib", "http", "socket", "huggingface_hub", "subprocess",
-    }  # fmt: skip
-    allowed = ALLOWED_IMPORTS.get(path.relative_to(RUNTIME).as_posix(), set())
-    assert not imported & refused - allowed
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    assert not names & {"eval", "exec", "compile", "__import__"}
-    # `allow_pickle` is also an option of exports; no reader of arrays may have it.
-    readers = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("np.", "numpy."))
-    ]
-    assert "allow_pickle" not in {keyword.arg for node in readers for keyword in node.keywords}
+def offences(text: str, allowed: Collection[str] = ()) -> Iterator[str]:
+    """What in a module could run pickled code or reach the network, with its line."""
+    for node in ast.walk(ast.parse(text)) if WORDS.search(text) else ():
+        words: set[str] = set()
+        match node:
+            case ast.Import(names=names):
+                words = REFUSED_IMPORTS & {alias.name.partition(".")[0] for alias in names}
+            # It takes addresses apart, and opens none.
+            case ast.ImportFrom(module=str(module)) if module != "urllib.parse":
+                words = REFUSED_IMPORTS & {module.partition(".")[0]}
+            case ast.Name(id=name):
+                words = REFUSED_NAMES & {name}
+            # `allow_pickle` is also an option of exports; no reader of arrays may have it.
+            case ast.Call(func=reader) if ast.unparse(reader).startswith(("np.", "numpy.")):
+                words = {"allow_pickle"} & {keyword.arg for keyword in node.keywords}
+        for word in sorted(words.difference(allowed)):
+            yield f"line {node.lineno}: {word}"
+
+
+def test_code_that_could_run_pickles_or_reach_the_network_is_seen() -> None:
+    for line in (
+        "import pickle", "import numpy, urllib.request", "from http.client import HTTPConnection",
+        "eval('1')", "run = exec", "np.load(file, allow_pickle=True)",
+        "def f():\n    import subprocess",
+    ):  # fmt: skip
+        assert list(offences(line)), line
+    harmless = "import json\nfrom urllib.parse import quote\nre.compile('a')\nf(allow_pickle=True)"
+    assert not list(offences(harmless))
+
+
+def test_no_file_of_the_runtime_can_run_pickled_code_or_reach_the_network() -> None:
+    found = []
+    for path in sorted(RUNTIME.rglob("*.py")):
+        name = path.relative_to(RUNTIME).as_posix()
+        allowed = ALLOWED_IMPORTS.get(name, set())
+        found += [f"{name}, {what}" for what in offences(path.read_text(encoding="utf-8"), allowed)]
+    assert not found
