@@ -1,4 +1,4 @@
-"""A search service over one collection; docs/service.md explains it.
+"""A search service over one collection; docs/operate.md explains it.
 
 uvicorn --app-dir examples service:app --workers 3 --timeout-graceful-shutdown 10
 gunicorn --chdir examples service:app -k asgi -w 3 --graceful-timeout 10
