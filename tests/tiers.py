@@ -36,6 +36,8 @@ _PLACES = {
     "examples": "train",
     "faults": "campaign",
     "bench/peers": "peers",
+    "export/test_engines": "engines",
+    "export/variants": "engines",
 }
 # These fixtures start a process for each call.
 _PROCESS_FIXTURES = {"python"}
