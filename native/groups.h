@@ -2,7 +2,7 @@
 //
 // Nodes that are nearly in one place would link to each other alone: those nearest to a node are
 // then copies of it, and no link is left that leads away. So a search that comes there ends there,
-// and rows that were reached through it are lost. See bench/NOTES.md.
+// and rows that were reached through it are lost. See bench/log/2026-11-28.md.
 #pragma once
 
 #include <algorithm>

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "examples/README.md", *sorted(DOCS.glob("*.md"))]
 
 SHELL = ("sh", "bash", "console")
 # Other spellings of languages that are run: their blocks would not be run.

@@ -346,7 +346,9 @@ SCRIPTS = sorted(
 )
 
 
-@pytest.mark.parametrize("page", [ROOT / "docs/train.md", *SCRIPTS], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / "examples/README.md", *SCRIPTS], ids=lambda page: page.name
+)
 def test_the_commands_that_are_shown_are_such_as_the_scripts_take(page: Path) -> None:
     text = re.sub(r"\\+\n", " ", page.read_text(encoding="utf-8"))
     shown = re.findall(r"^ *python examples/(\w+)\.py (.*)$", text, re.MULTILINE)

@@ -138,17 +138,16 @@ def test_the_library_that_is_built_is_the_one_that_is_loaded() -> None:
 
 
 def test_the_version_fits_the_changelog() -> None:
-    """It is the latest release's, or a development version after it where changes are listed."""
+    """The first section is this version's: dated, or unreleased if it is in development."""
     pyproject = (ROOT / "pyproject.toml").read_text("utf-8")
     (version,) = re.findall(r'^version = "(.+)"$', pyproject, re.MULTILINE)
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
-    (latest, *_) = re.findall(r"^## \[(\d[^\]]*)\] - \d{4}-\d\d-\d\d$", changelog, re.MULTILINE)
-    changes = changelog.partition("## [Unreleased]\n")[2].partition("\n## ")[0]
-    if changes.strip():
-        assert Version(version).is_devrelease
-        assert Version(version) > Version(latest)
+    (first, when), *_ = re.findall(r"^## \[(.+)\] - (.+)$", changelog, re.MULTILINE)
+    assert first == version
+    if Version(version).is_devrelease:
+        assert when == "unreleased"
     else:
-        assert version == latest
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", when)
     assert flowvec.__version__ == metadata.version("flowvec")
 
 

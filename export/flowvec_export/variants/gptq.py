@@ -31,7 +31,7 @@ __all__ = ["Observed", "Rounded", "observe", "round_matrix", "smoothing"]
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
-# How much of a channel's magnitude goes into the weights; .3 to .7 were tried, see bench/NOTES.md.
+# How much of a channel's magnitude goes into the weights: bench/log/2026-11-21.md has .3 to .7.
 _ALPHA = 0.7
 _DAMPING = 0.01
 _BLOCK = 128

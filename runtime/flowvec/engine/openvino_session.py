@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # OpenVINO keeps compiled primitives for every input shape: without a limit, 900 MB after 1,200
-# shapes of a MiniLM. With 256 most batches find theirs: see bench/NOTES.md.
+# shapes of a MiniLM. With 256 most batches find theirs: see bench/log/2026-11-21.md.
 _CACHED_SHAPES = "256"
 # Tells OpenVINO not to fuse attention into one kernel, which costs up to a fifth of the speed. The
 # property is for OpenVINO's developers, and a later version may not have it.

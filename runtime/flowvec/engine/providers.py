@@ -302,7 +302,7 @@ def why_not(
         has_none = f"neither {needed}" if " nor " in needed else f"no {needed}"
         return f"{compute} was asked for, but this processor has {has_none}, which {provider} needs"
     if (provider, compute) == (OPENVINO, "int8") and _is_x86_without_avx512(features):
-        # It cannot multiply stored bytes there: bench/NOTES.md, "Proof at load".
+        # It cannot multiply stored bytes there: bench/log/2026-11-23.md.
         return f"int8 was asked for, but {provider} computes in int8 with AVX-512 only"
     variant = _VARIANT_OF.get((provider, compute))
     if variant is not None and variant not in variants:

@@ -70,7 +70,7 @@ def queries_between(table: VectorTable, count: int, seed: int) -> Floats:
     """Queries that each lie between three rows of a table, float32 (count, dim).
 
     A graph finds rows themselves, and points close to one, far more easily than real queries:
-    `bench/NOTES.md` compares them.
+    `bench/log/2026-11-22.md` compares them.
     """
     rng = np.random.default_rng(seed)
     chosen = rng.choice(np.flatnonzero(table.live), size=(3, count))
