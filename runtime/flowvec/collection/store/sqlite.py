@@ -31,8 +31,7 @@ from flowvec.texts.folding import folded
 
 __all__ = ["FOLDED", "Database"]
 
-# The function of SQL that folds texts for the full-text index. Another folding needs another name:
-# by that, an index is recognized as one of an earlier version.
+# The function of SQL that folds texts for the full-text index.
 FOLDED = "flowvec_folded"
 
 # How long to wait for another process's checkpoint.
