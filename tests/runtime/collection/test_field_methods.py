@@ -119,7 +119,7 @@ def test_a_collection_that_cannot_be_written_is_not_indexed(tmp_path: Path) -> N
 
 
 def test_sqlite_alone_keeps_an_index(tmp_path: Path) -> None:
-    """An older flowvec has other functions of its own: an index needs none of them."""
+    """Other programs have none of flowvec's functions: an index needs none of them."""
     with filled(tmp_path / "c") as c:
         c.create_index("tenant")
     with closing(sqlite3.connect(tmp_path / "c" / "collection.sqlite")) as db:

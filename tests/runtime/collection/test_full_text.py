@@ -167,6 +167,26 @@ def test_a_change_that_fails_leaves_the_index_as_it_was(
     assert c.verify() == []
 
 
+def test_an_incomplete_index_is_made_again(
+    c: Collection, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    c.index_texts(tokenizer="trigram")
+    c._store.database.connection.execute("DROP TRIGGER words_of_new")
+    vector = np.ones(c.info().dim)
+    c.add_vectors(["new"], [vector], ["cafe\u0301"])
+    with (
+        Collection.open(tmp_path / "c", write_timeout=0) as other,
+        c._access.writing(),
+        pytest.raises(CollectionBusyError, match="is incomplete"),
+    ):
+        other.search(vector, text="CAFÉ", hybrid=True)
+    for _ in range(2):
+        hits = c.search(vector, 9, text="CAFÉ", hybrid=True, vector_weight=0.0, min_score=1e-9)
+        assert [hit.id for hit in hits] == ["new"]
+    assert caplog.text.count("made again") == 1
+    assert c.info().full_text == "trigram"
+
+
 def test_an_old_sqlite_is_named(c: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 33, 0))
     with pytest.raises(CollectionError, match=r"trigram needs SQLite 3\.34"):
