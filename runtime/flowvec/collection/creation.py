@@ -24,7 +24,7 @@ def create_store(folder: Path, settings: CollectionSettings) -> Store | None:
     """Create a collection's directory and its SQLite file, both on disk when this returns.
 
     Args:
-        folder: an absolute path. What an interrupted creation left there is removed.
+        folder: an absolute path; it may hold an interrupted creation.
         settings: what the vectors are.
 
     Returns:
@@ -80,11 +80,7 @@ def _creating(folder: Path) -> Iterator[bool]:
         yield True
         return
     try:
-        exists = (folder / FILE).exists() and not _is_unfinished(folder)
-        if not exists:
-            for name in _OF_CREATE - LOCK_FILES:
-                (folder / name).unlink(missing_ok=True)
-        yield exists
+        yield (folder / FILE).exists() and not _is_unfinished(folder)
     finally:
         turn.close()
 

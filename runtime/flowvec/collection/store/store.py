@@ -133,6 +133,8 @@ class Store:
             if create is not None:
                 # One transaction: a kill leaves a file without tables, or a whole collection.
                 with self.transaction():
+                    if self._has_tables():
+                        raise CollectionError(f"{path} exists already")
                     for statement in _SCHEMA.split(";"):
                         self._connection.execute(statement)
                     self.meta.fill(create)
