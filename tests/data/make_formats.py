@@ -1,10 +1,8 @@
-"""Make the fixtures of `tests/data/formats`: a bundle and collections of one version.
+"""Make the fixtures of `tests/data/formats`: a bundle and a collection, with what each must give.
 
-    python tests/data/make_formats.py v3 v2
+    python tests/data/make_formats.py
 
-The first is the version of collections, the second that of bundles, which is made if it is not
-there. Run it once for each version, before that version is released, and never again: every later
-version must open what an earlier one wrote. Beside each lies what it must give.
+A fixture that is there stays as it is. Run it after a format has got a new number.
 """
 
 from __future__ import annotations
@@ -12,19 +10,20 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flowvec import Collection, Encoder, MultiVectorEncoder, SparseVectors
+from flowvec.bundle.manifest import FORMAT_VERSION
+from flowvec.collection.store.meta import LAYOUT_VERSION
 from flowvec.collection.store.writer_locks import LOCK_FILES
 
 DATA = Path(__file__).resolve().parent
 FORMATS = DATA / "formats"
 TEXTS = ["the cat sleeps", "a dog runs", "stocks fell", "a man eats bread", "", "the red bread"]
-QUERY = "the dog sleeps"
+QUERY = "the red dog"
 
 
 def vectors(rows: int, dim: int) -> np.ndarray:
@@ -42,100 +41,84 @@ def sparse(rows: int) -> SparseVectors:
     return SparseVectors(indptr, term.astype(np.int32), dense[row, term].astype(np.float32), 12)
 
 
-def main(version: str, bundle_version: str) -> None:
-    bundle = FORMATS / f"bundle-{bundle_version}"
-    is_new = not bundle.exists()
-    if is_new:
-        shutil.copytree(DATA / "bundles/tiny", bundle)
+def make_bundle(bundle: Path) -> None:
+    shutil.copytree(DATA / "bundles/tiny", bundle)
     with Encoder.load(bundle, provider="cpu") as encoder:
-        if is_new:
-            _write(bundle, {"texts": TEXTS, "vectors": encoder.encode(TEXTS).tolist()})
-        folder = FORMATS / f"collection-{version}-texts"
-        with Collection.create(folder, encoder=encoder) as collection:
-            collection.add(
-                ["a", 1, "1", 2**70, "é"], TEXTS[:5], [{"n": 1}, None, {}, None, {"a": [1]}]
-            )
-            collection.add(["a"], [TEXTS[5]], [{"n": 2}])
-            collection.delete([1])
-            _upgrade(collection, version)
-            _write(folder, _told(collection, encoder.encode_query(QUERY)))
-    _rename_model(folder, bundle.name)
-    folder = FORMATS / f"collection-{version}-vectors"
-    with Collection.create(folder, dim=6, metric="ip", exact_below=20) as collection:
-        collection.add_vectors(range(80), vectors(80, 6), [f"text {i}" for i in range(80)])
-        collection.delete(range(0, 80, 9))
-        _upgrade(collection, version)
-        query = vectors(81, 6)[80]
-        collection.prepare()  # builds the graph
-        _write(folder, _told(collection, query))
-    _rename_token_model(folder)
+        _write(bundle, {"texts": TEXTS, "vectors": encoder.encode(TEXTS).tolist()})
 
 
-def _upgrade(collection: Collection, version: str) -> None:
-    if version == "v3":  # what makes a file version 3
-        collection.index_texts(tokenizer="trigram")
-    if version == "v4":
-        ids = [item.id for item in _rows(collection)][1:]  # the first row has none
-        collection.set_sparse(ids, sparse(len(ids)))
-    if version == "v5":
-        with MultiVectorEncoder.load(DATA / "bundles/multi_vector", provider="cpu") as encoder:
-            is_small = len(collection) < 10
-            collection.add_token_vectors(encoder, dtype="float16" if is_small else "signs")
-            collection.add_vectors(["no tokens"], vectors(1, collection.info().dim), ["later"])
-    if version == "v6":
+def make_collection(folder: Path) -> None:
+    """A collection of everything: replaced and deleted rows, a graph, indexes, other vectors."""
+    with (
+        Encoder.load(DATA / "bundles/tiny", provider="cpu") as encoder,
+        MultiVectorEncoder.load(DATA / "bundles/multi_vector", provider="cpu") as multi_vector,
+        Collection.create(folder, encoder=encoder, metric="ip", exact_below=20) as collection,
+    ):
+        metadata = [{"n": 1}, None, {}, None, {"a": [1]}]
+        collection.add(["a", 1, "1", 2**70, "é"], TEXTS[:5], metadata)
+        collection.add(["a"], [TEXTS[5]], [{"n": 2}])
+        rows = range(10, 60)
+        texts = [f"text {i}" for i in rows]
+        collection.add_vectors(rows, vectors(len(rows), encoder.dim), texts)
+        collection.delete([1, *rows[::9]])
+        collection.update_metadata(["1"], {"n": 3})
+        collection.create_index("n")
         collection.index_texts()
-
-
-def _rename_model(folder: Path, name: str) -> None:
-    """Where the bundle lay when this was made is nobody's business."""
-    with Collection.open(folder) as collection, collection._store.transaction():
-        collection._store.meta.write_settings({"model": name})
-    _rename_token_model(folder)
-
-
-def _rename_token_model(folder: Path) -> None:
-    with Collection.open(folder) as collection, collection._store.transaction():
-        if collection._store.tokens.has_any:
-            collection._store.meta.write_settings({"token_model": "multi_vector"})
+        ids = collection.ids()[1:]  # the first row has no sparse vector
+        collection.set_sparse(ids, sparse(len(ids)))
+        collection.add_token_vectors(multi_vector, dtype="signs")
+        collection.add_vectors(["no tokens"], vectors(1, encoder.dim), ["later"])
+        collection.prepare()  # builds the graph
+        _write(folder, _told(collection, encoder.encode_query(QUERY)))
     _tidy(folder)
 
 
 def _tidy(folder: Path) -> None:
     """Keep the rows and the graph: the copy of the vectors is large, and made again."""
+    with Collection.open(folder) as collection, collection._store.transaction():
+        # Not where the bundles were, and not which flowvec this is.
+        names = {"model": "tiny", "token_model": "multi_vector", "created_by": "flowvec"}
+        collection._store.meta.write_settings(names)
     db = sqlite3.connect(folder / "collection.sqlite", isolation_level=None)
     db.execute("DELETE FROM meta WHERE key LIKE 'vectors %'")
     db.execute("VACUUM")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
     for file in folder.iterdir():
-        if file.suffix in (".lock", ".f32") or file.name in LOCK_FILES:
+        if file.suffix == ".f32" or file.name in LOCK_FILES:
             file.unlink()
 
 
 def _told(collection: Collection, query: np.ndarray) -> dict[str, Any]:
-    rows = [[item.id, item.text, item.metadata, item.vector.tolist()] for item in _rows(collection)]
-    hits = [[hit.id, hit.score] for hit in collection.search(query, k=5)]
-    told: dict[str, Any] = {"rows": rows, "query": query.tolist(), "hits": hits}
-    if collection.info().sparse_rows:
-        found = collection.get_sparse([row[0] for row in rows])
-        told["sparse"] = [None if v is None else list(v.as_dicts()[0].items()) for v in found]
-        told["sparse_hits"] = [[h.id, h.score] for h in collection.search_sparse(sparse(2)[0], 5)]
-        told["sparse_query"] = list(sparse(2).as_dicts()[0].items())
-    if collection.info().token_rows:
-        found = token_vectors(collection)
-        told["tokens"] = [found[row[0]].tolist() if row[0] in found else None for row in rows]
-    return told
+    rows = list(collection.rows())
+    ids = [row.id for row in rows]
+    tokens = token_vectors(collection)
+    words = collection.search(query, 5, text=QUERY, hybrid=True, vector_weight=0.0)
+    return {
+        "rows": [[row.id, row.text, row.metadata, row.vector.tolist()] for row in rows],
+        "query": query.tolist(),
+        "hits": _pairs(collection.search(query, 5)),
+        "text": QUERY,
+        "word_hits": _pairs(words),
+        "sparse": [
+            None if one is None else list(one.as_dicts()[0].items())
+            for one in collection.get_sparse(ids)
+        ],
+        "sparse_query": list(sparse(2).as_dicts()[0].items()),
+        "sparse_hits": _pairs(collection.search_sparse(sparse(2)[0], 5)),
+        "tokens": [tokens[one].tolist() if one in tokens else None for one in ids],
+    }
 
 
 def token_vectors(collection: Collection) -> dict[Any, np.ndarray]:
     """The stored token vectors by id."""
-    items = {item.label: item for item in _rows(collection)}
+    items = {item.label: item for item in collection.rows()}
     found = collection._store.tokens.read({n: item.text or "" for n, item in items.items()})
     return {items[label].id: vectors for label, vectors in found.items()}
 
 
-def _rows(collection: Collection) -> list[Any]:
-    return [item for page in collection._store.scan() for item in page]
+def _pairs(hits: list[Any]) -> list[list[Any]]:
+    return [[hit.id, hit.score] for hit in hits]
 
 
 def _write(beside: Path, told: dict[str, Any]) -> None:
@@ -144,4 +127,9 @@ def _write(beside: Path, told: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    for make, name in (
+        (make_bundle, f"bundle-v{FORMAT_VERSION}"),
+        (make_collection, f"collection-v{LAYOUT_VERSION}"),
+    ):
+        if not (FORMATS / name).exists():
+            make(FORMATS / name)

@@ -151,7 +151,7 @@ def graph_case(folder: Path, change: Change, draw: random.Random) -> str:
 
 def vectors_case(folder: Path, change: Change, draw: random.Random) -> str:
     """Vectors of a damaged file are read from the store again."""
-    (file,) = folder.glob("graph-vectors-*.f32")
+    (file,) = folder.glob("vectors-*.f32")
     change(file, draw)
     expected = vectors(ROWS, DIM)
     unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)

@@ -150,7 +150,7 @@ def test_what_is_acknowledged_was_flushed_before(tmp_path: Path) -> None:
     for operation, of in changes.items():
         assert "write collection.sqlite-wal" in of, operation
         # The vectors file is a cache, whose records have checksums.
-        dirty = {name for name in disk.unsynced(of) if not name.startswith("graph-vectors-")}
+        dirty = {name for name in disk.unsynced(of) if not name.startswith("vectors-")}
         assert dirty <= {"collection.lock"}, operation
     (saved,) = [of for key, of in calls.items() if key.endswith("save")]
     order = [

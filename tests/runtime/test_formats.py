@@ -1,24 +1,27 @@
-"""Every version opens what earlier versions wrote, and finds the same content in it."""
+"""Files of the formats of today are read, and have the same content as when they were written."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from flowvec import Collection, CollectionBusyError, Encoder, Reranker, SparseVectors
+from flowvec import Collection, Encoder, Hit, Reranker, SparseVectors
 from flowvec.bundle.manifest import READABLE_VERSIONS
 from flowvec.collection.index.snapshots import GraphSnapshots
-from flowvec.collection.store.meta import LAYOUT_VERSIONS
+from flowvec.collection.store.meta import LAYOUT_VERSION
+from flowvec.collection.store.store import FILE
 from tests.data.make_formats import token_vectors
 
 FORMATS = Path(__file__).resolve().parents[1] / "data/formats"
 BUNDLES = sorted(path.stem for path in FORMATS.glob("bundle-*.json"))
-COLLECTIONS = sorted(path.stem for path in FORMATS.glob("collection-*.json"))
+COLLECTION = f"collection-v{LAYOUT_VERSION}"
 
 
 def told(name: str):
@@ -27,8 +30,7 @@ def told(name: str):
 
 def test_there_are_fixtures_of_every_version() -> None:
     assert [f"bundle-v{version}" for version in READABLE_VERSIONS] == BUNDLES
-    versions = [f"collection-v{version}" for version in LAYOUT_VERSIONS]
-    assert {f"{v}-{kind}" for v in versions for kind in ("texts", "vectors")} == set(COLLECTIONS)
+    assert [path.stem for path in FORMATS.glob("collection-*.json")] == [COLLECTION]
 
 
 @pytest.mark.parametrize("name", BUNDLES)
@@ -60,80 +62,65 @@ def _has_sparse(collection: Collection, ids: list[str | int], expected: dict[str
     assert hits == expected["sparse_hits"]
 
 
-@pytest.mark.parametrize("name", COLLECTIONS)
-def test_an_old_collection_keeps_its_rows_and_can_be_written(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = told(name)
-    shutil.copytree(FORMATS / name, tmp_path / "c")
-    with Collection.open(tmp_path / "c", exact_below=20) as collection:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FORMATS / COLLECTION, tmp_path / "c"))
+
+
+def test_a_collection_keeps_its_rows_and_can_be_written(folder: Path) -> None:
+    expected = told(COLLECTION)
+    query = expected["query"]
+    with Collection.open(folder, exact_below=20) as collection:
         rows = [[r.id, r.text, r.metadata, r.vector.tolist()] for r in collection.rows()]
         assert rows == expected["rows"]
-        hits = collection.search(expected["query"], k=5)
-        assert [hit.id for hit in hits] == [i for i, _ in expected["hits"]]
-        np.testing.assert_allclose(
-            [hit.score for hit in hits], [score for _, score in expected["hits"]], rtol=1e-5
-        )
-        assert collection.info().sparse_rows == 0 or "sparse" in expected
-        if "sparse" in expected:  # layout 4
-            _has_sparse(collection, [row[0] for row in rows], expected)
-        assert (collection.info().token_rows > 0) == ("tokens" in expected)
-        if "tokens" in expected:  # layout 5
-            found = token_vectors(collection)
-            told_tokens = [found[row[0]].tolist() if row[0] in found else None for row in rows]
-            assert told_tokens == expected["tokens"]
+        _are_hits(collection.search(query, k=5), expected["hits"])
+        words = {"text": expected["text"], "hybrid": True, "vector_weight": 0.0}
+        _are_hits(collection.search(query, k=5, **words), expected["word_hits"])
+        _has_sparse(collection, [row[0] for row in rows], expected)
+        found = token_vectors(collection)
+        tokens = [found[row[0]].tolist() if row[0] in found else None for row in rows]
+        assert tokens == expected["tokens"]
+        info = collection.info()
+        assert (info.full_text, info.indexed_fields) == ("unicode61", ("n",))
         assert collection.verify() == []
-        tokenizers = {"v3": "trigram", "v6": "unicode61"}
-        assert collection.info().full_text == tokenizers.get(name.split("-")[1])
-        collection.add_vectors(["new"], [expected["query"]], ["new"], [{"n": 3}])
+        collection.add_vectors(["new"], [query], ["new"], [{"n": 3}])
         collection.delete([rows[0][0]])
         assert len(collection) == len(rows)
-    with Collection.open(tmp_path / "c", exact_below=20) as collection:
+    with Collection.open(folder, exact_below=20) as collection:
         assert {item.id for item in collection.rows()} == {*(row[0] for row in rows[1:]), "new"}
         assert collection.verify() == []
 
 
-@pytest.mark.parametrize("kind", ["texts", "vectors"])
-def test_an_earlier_full_text_index_is_made_again_once(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_graph_is_read_and_not_built_again(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its words were split and folded otherwise. Changes before that keep it up to date."""
-    shutil.copytree(FORMATS / f"collection-v3-{kind}", tmp_path / "c")
-    with Collection.open(tmp_path / "c") as collection:
-        vector = np.ones(collection.info().dim)
-        collection.add_vectors(["new"], [vector], ["cafe\u0301"])
-        assert collection.verify() == []
-        with (
-            Collection.open(tmp_path / "c", write_timeout=0) as other,
-            collection._access.writing(),
-            pytest.raises(CollectionBusyError, match="is of an earlier version"),
-        ):
-            other.search(vector, text="CAFÉ", hybrid=True)
-        for _ in range(2):
-            hits = collection.search(vector, 9, text="CAFÉ", hybrid=True, vector_weight=0.0)
-            assert [hit.id for hit in hits if hit.score > 0] == ["new"]
-        assert caplog.text.count("made again, once") == 1
-        assert collection.info().full_text == "trigram"
-        collection.delete(["new"])
-        assert collection.verify() == []
+    monkeypatch.setattr(GraphSnapshots, "new", lambda *_: pytest.fail("it is built again"))
+    with Collection.open(folder, exact_below=20) as collection:
+        collection.prepare()
+        expected = told(COLLECTION)
+        _are_hits(collection.search(expected["query"], k=5), expected["hits"])
+        assert collection.info().graph_rows > 20
+    assert not caplog.records
 
 
-@pytest.mark.parametrize("name", COLLECTIONS)
-def test_a_graph_of_an_earlier_version_is_built_again_once(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Equal rows were nodes of their own, and hid others."""
-    if not list((FORMATS / name).glob("graph-*.hnsw")):
-        return  # too few rows for a graph
-    built: list[int] = []
-    new = GraphSnapshots.new
-    monkeypatch.setattr(
-        GraphSnapshots, "new", lambda one, rows: (built.append(rows), new(one, rows))[1]
-    )
-    shutil.copytree(FORMATS / name, tmp_path / "c")
-    for _ in range(2):
-        with Collection.open(tmp_path / "c", exact_below=20) as collection:
-            collection.prepare()
-            assert len(built) == 1
-            assert len(collection.search(told(name)["query"], k=5)) == 5
-            assert collection.verify() == []
+def test_a_new_collection_has_the_tables_of_the_fixture(folder: Path, tmp_path: Path) -> None:
+    """Other tables are another layout, which needs another number and another fixture."""
+    with Collection.create(tmp_path / "new", dim=2) as collection:
+        collection.create_index("n")
+        collection.index_texts()
+    assert _schema(tmp_path / "new") == _schema(folder)
+
+
+def _schema(folder: Path) -> dict[str, list[str]]:
+    """The words of each statement; tables of the full-text index itself are SQLite's."""
+    with contextlib.closing(sqlite3.connect(folder / FILE)) as db:
+        made = db.execute(
+            "SELECT name, sql FROM sqlite_master WHERE NOT (type = 'table' AND name LIKE 'words_%')"
+        ).fetchall()
+    return {name: (sql or "").split() for name, sql in made}
+
+
+def _are_hits(hits: list[Hit], expected: list[list[Any]]) -> None:
+    assert [hit.id for hit in hits] == [item for item, _ in expected]
+    scores = [score for _, score in expected]
+    np.testing.assert_allclose([hit.score for hit in hits], scores, rtol=1e-5)

@@ -130,7 +130,6 @@ def test_wrong_arguments_of_collections(tmp_path: Path, encoder: Encoder) -> Non
             "Collection.salvage": Called(
                 lambda path: Collection.salvage(path, tmp_path / f"s{next(names)}"), {}
             ),
-            "Collection.is_unmade": Called(Collection.is_unmade, {}),
         })  # fmt: skip
 
 

@@ -64,8 +64,7 @@ def _write(file: IO[bytes], rows: Iterable[Item], vectors: bool) -> int:
     count = 0
     for row in rows:
         line = json.dumps(row_as_json(row, with_vector=vectors), ensure_ascii=False)
-        # Metadata may hold lone surrogates, which UTF-8 cannot encode and JSON can escape.
-        file.write(line.encode("utf-8", "backslashreplace") + b"\n")
+        file.write(line.encode() + b"\n")
         count += 1
     return count
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from flowvec.arguments import explaining, flag, whole_number
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.access import Access
-from flowvec.collection.creation import create_store, is_unfinished
+from flowvec.collection.creation import create_store
 from flowvec.collection.field_methods import FieldMethods
 from flowvec.collection.foreign import OF_ADD
 from flowvec.collection.index.sparse_index import SparseIndex
@@ -68,8 +68,7 @@ from flowvec.vectors import Metric
 
 __all__ = ["Collection"]
 
-# A logger of its own, so that users can turn off this warning alone. It keeps its first name,
-# because logging configurations may refer to it.
+# A logger of its own, so that users can turn off this warning alone.
 _truncation_logger = logging.getLogger("flowvec.collection.truncation")
 
 Floats = npt.NDArray[np.float32]
@@ -222,11 +221,6 @@ class Collection(SearchMethods, FieldMethods):
             write_timeout=write_timeout,
         )
 
-    @staticmethod
-    def is_unmade(path: str | Path) -> bool:
-        """Whether a directory only holds an interrupted `create`."""
-        return is_unfinished(absolute_path(path))
-
     @classmethod
     def open(
         cls,
@@ -256,7 +250,7 @@ class Collection(SearchMethods, FieldMethods):
                 it takes.
 
         Raises:
-            CollectionError: there is no collection, or it is of another layout version.
+            CollectionError: there is no collection, or a newer flowvec made it.
             FingerprintMismatchError: an Encoder is not the model that made the vectors.
             CorruptCollectionError: the database is damaged.
         """
@@ -583,7 +577,7 @@ class Collection(SearchMethods, FieldMethods):
         collection = cls.create(path, dim=dim, metric=metric, vector_dtype=vector_dtype)
         try:
             for rows in batches:
-                # Rows of earlier versions may hold lone surrogates, also in their metadata.
+                # Files of other programs may hold lone surrogates in their metadata.
                 rows = replace(rows, metadata=list(map(without_surrogates, rows.metadata)))
                 try:
                     collection.add_vectors(rows.ids, rows.vectors, rows.texts, rows.metadata)

@@ -14,7 +14,7 @@ from flowvec.collection.store.writer_locks import LOCK_FILES, WRITE_TIMEOUT, Wri
 from flowvec.errors import CollectionError
 from flowvec.files import sync_folder
 
-__all__ = ["create_store", "is_collection", "is_unfinished"]
+__all__ = ["create_store", "is_collection"]
 
 # Files that a kill during `create` can leave.
 _OF_CREATE = LOCK_FILES | {FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal"}
@@ -24,7 +24,7 @@ def create_store(folder: Path, settings: CollectionSettings) -> Store | None:
     """Create a collection's directory and its SQLite file, both on disk when this returns.
 
     Args:
-        folder: an absolute path. What an interrupted creation left there is removed.
+        folder: an absolute path; it may hold an interrupted creation.
         settings: what the vectors are.
 
     Returns:
@@ -55,7 +55,7 @@ def create_store(folder: Path, settings: CollectionSettings) -> Store | None:
 def _creating(folder: Path) -> Iterator[bool]:
     """Whether a collection exists. If not, no other process creates one during the block."""
     names = {file.name for file in folder.iterdir()}
-    if FILE in names and not is_unfinished(folder):
+    if FILE in names and not _is_unfinished(folder):
         yield True
         return
     if SHARDS_FILE in names:
@@ -75,16 +75,12 @@ def _creating(folder: Path) -> Iterator[bool]:
     except CollectionError:
         turn.close()
         # The one that has the turn may have created the collection meanwhile, and be writing to it.
-        if FILE not in {file.name for file in folder.iterdir()} or is_unfinished(folder):
+        if FILE not in {file.name for file in folder.iterdir()} or _is_unfinished(folder):
             raise
         yield True
         return
     try:
-        exists = (folder / FILE).exists() and not is_unfinished(folder)
-        if not exists:
-            for name in _OF_CREATE - LOCK_FILES:
-                (folder / name).unlink(missing_ok=True)
-        yield exists
+        yield (folder / FILE).exists() and not _is_unfinished(folder)
     finally:
         turn.close()
 
@@ -92,10 +88,10 @@ def _creating(folder: Path) -> Iterator[bool]:
 def is_collection(folder: Path) -> bool:
     """Whether a directory holds a collection; an interrupted creation is not one."""
     folder = absolute_path(folder)
-    return (folder / FILE).is_file() and not is_unfinished(folder)
+    return (folder / FILE).is_file() and not _is_unfinished(folder)
 
 
-def is_unfinished(folder: Path) -> bool:
+def _is_unfinished(folder: Path) -> bool:
     """Whether a directory holds only what a kill during `create_store` can leave."""
     names = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
     if FILE not in names or not names <= _OF_CREATE:

@@ -56,9 +56,8 @@ class SparseMethods(EncoderMethods):
             >>> [hit.id for hit in hits]
             ['a']
 
-        The first sparse vector makes the collection's layout version 4, which versions before 0.3
-        cannot open. A row whose text and vector are replaced loses its sparse vector, unless the
-        same call gives another.
+        A row whose text and vector are replaced loses its sparse vector, unless the same call gives
+        another.
 
         Args:
             ids: ids of the rows; unknown ones are ignored. Of equal ids the last is kept.
@@ -99,11 +98,11 @@ class SparseMethods(EncoderMethods):
         thousand rows are made and stored at a time, so a call that is stopped or killed goes on
         with the rest.
 
-            >>> with Collection.create("older", dim=2) as collection:
+            >>> with Collection.create("dense", dim=2) as collection:
             ...     collection.add_vectors(["a", "b"], [[1, 0], [0, 1]], ["A dog swims.", None])
             Added(rows=2, replaced=0, truncated=0)
             >>> sparse = SparseEncoder.load("my-sparse")
-            >>> with Collection.open("older", sparse_encoder=sparse) as collection:
+            >>> with Collection.open("dense", sparse_encoder=sparse) as collection:
             ...     collection.add_missing_sparse()
             1
 

@@ -110,8 +110,7 @@ class TokenMethods(EncoderMethods):
         after it was stopped or killed: a few hundred rows are made and stored at a time. They are
         used for nothing else, so `salvage` and Parquet files do not have them.
 
-        The first ones make the collection's layout version 5, which versions before 0.3
-        cannot open. `token_vectors_size` says before how much they take.
+        `token_vectors_size` says before how much they take.
 
         Args:
             encoder: the model. All token vectors of a collection are of one.
@@ -162,7 +161,7 @@ class TokenMethods(EncoderMethods):
         tokens, labels = self._store.tokens, list(texts)
         self._checked_codec(self._store.meta.read_settings(), encoder, codec.dtype)
         if not tokens.has_any:
-            tokens.create(codec, encoder.bundle.handle, encoder.fingerprint)
+            tokens.record_model(codec, encoder.bundle.handle, encoder.fingerprint)
         lacking = set(tokens.missing(labels[0] - 1, len(labels)))
         places = [place for place, label in enumerate(labels) if label in lacking]
         tokens.put(

@@ -136,7 +136,7 @@ class UpkeepMethods(RowMethods, EncoderMethods):
             choice("tokenizer", tokenizer, TOKENIZERS)
         self._access.check()
         with self._access.reading():
-            existing, is_old = self._store.full_text.tokenizer, not self._store.full_text.exists
+            existing, is_complete = self._store.full_text.tokenizer, self._store.full_text.exists
         is_building = False
         try:
             with self._access.writing():
@@ -145,15 +145,15 @@ class UpkeepMethods(RowMethods, EncoderMethods):
                 if not full_text.exists or tokenizer not in (None, full_text.tokenizer):
                     self._say_what_is_made(full_text)
                     with self._store.transaction():
-                        self._store.build_full_text(tokenizer)
+                        full_text.build(tokenizer)
         except CollectionError as error:
             if is_building:
                 raise
             kind = type(error) if isinstance(error, CollectionBusyError) else CollectionError
             if existing is None:
                 what = "this collection has none, and it cannot be created"
-            elif is_old:
-                what = "this collection's is of an earlier version, and cannot be made again"
+            elif not is_complete:
+                what = "this collection's is incomplete, and it cannot be made again"
             else:
                 raise kind(
                     f"the full-text index has the tokenizer {existing}, and it cannot be made "
@@ -163,11 +163,7 @@ class UpkeepMethods(RowMethods, EncoderMethods):
 
     def _say_what_is_made(self, full_text: FullText) -> None:
         if full_text.exists_in_part and not full_text.exists:
-            logger.warning(
-                "%s: its full-text index is of an earlier version of flowvec, or incomplete: it is "
-                "made again, once",
-                self._path,
-            )
+            logger.warning("%s: its full-text index is incomplete: it is made again", self._path)
         else:
             logger.info("%s: creating the full-text index", self._path)
 
@@ -184,7 +180,7 @@ class UpkeepMethods(RowMethods, EncoderMethods):
         with self._access.writing():
             if self._store.full_text.exists_in_part:
                 with self._store.transaction():
-                    self._store.build_full_text()
+                    self._store.full_text.build()
             self._index.compact_vectors()
         self._index.compact_graph()
         with self._access.writing():

@@ -265,9 +265,7 @@ def check_metadata(metadata: Metadata | None, count: int) -> list[str | None]:
         rows, is_frame = _records(metadata), True
     else:
         rows, is_frame = as_list("metadata", metadata), False
-    items = [
-        encode_metadata(item, i, nan_is_null=is_frame, is_new=True) for i, item in enumerate(rows)
-    ]
+    items = [encode_metadata(item, i, nan_is_null=is_frame) for i, item in enumerate(rows)]
     check_count("metadata", len(items), count)
     return items
 

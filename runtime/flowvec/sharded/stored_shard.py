@@ -15,7 +15,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class StoredShard:
     job: tuple[StoredFile, ...]
     summary: dict[str, Any]
     tag: str
-    made: dict[str, str] = field(default_factory=dict)
+    made: dict[str, str]
 
     @property
     def files(self) -> tuple[StoredFile, ...]:
@@ -110,7 +110,7 @@ def read_shard(store: ObjectStore, name: str) -> StoredShard | None:
             tuple(StoredFile(**one) for one in about["job"]),
             dict(about["summary"]),
             tagged[1],
-            dict(about.get("made", {})),
+            dict(about["made"]),
         )
     except (ValueError, KeyError, TypeError):
         raise CollectionError(f"{where} does not describe a shard") from None

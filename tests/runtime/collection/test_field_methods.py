@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -17,8 +16,6 @@ import pytest
 from flowvec import Collection, CollectionError, InputTypeError, InputValueError
 from flowvec.collection.store.filters import compile_filter
 from tests.makers import vectors
-
-FORMATS = Path(__file__).resolve().parents[2] / "data" / "formats"
 
 
 def plan(c: Collection, filter: dict[str, Any]) -> str:
@@ -122,7 +119,7 @@ def test_a_collection_that_cannot_be_written_is_not_indexed(tmp_path: Path) -> N
 
 
 def test_sqlite_alone_keeps_an_index(tmp_path: Path) -> None:
-    """An older flowvec has other functions of its own: an index needs none of them."""
+    """Other programs have none of flowvec's functions: an index needs none of them."""
     with filled(tmp_path / "c") as c:
         c.create_index("tenant")
     with closing(sqlite3.connect(tmp_path / "c" / "collection.sqlite")) as db:
@@ -170,16 +167,3 @@ def test_a_kill_leaves_an_index_or_none(tmp_path: Path) -> None:
                           capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.splitlines()) <= {f"tenant count {count}", f"count {count}"}
-
-
-@pytest.mark.parametrize("name", ["collection-v1-texts", "collection-v2-vectors"])
-def test_older_collections_are_indexed_too(tmp_path: Path, name: str) -> None:
-    shutil.copytree(FORMATS / name, tmp_path / "c")
-    with Collection.open(tmp_path / "c") as c:
-        every = {key for item in c.rows() for key in item.metadata or ()}
-        expected = {key: c.ids({key: {"exists": True}}) for key in every}
-        for key in every:
-            c.create_index(key)
-        assert c.info().indexed_fields == tuple(sorted(every))
-        assert {key: c.ids({key: {"exists": True}}) for key in every} == expected
-        assert c.verify() == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -30,13 +29,12 @@ from flowvec import (
 from flowvec.collection.hybrid import query_terms
 from flowvec.collection.store import full_text
 from flowvec.collection.store.bm25 import WordStatistics
-from flowvec.collection.store.full_text import TOKENIZERS
+from flowvec.collection.store.full_text import TOKENIZERS, FullText
 from flowvec.collection.store.store import FILE, Store
 from flowvec.texts.folding import folded
 from tests.drawing import examples
 from tests.runtime.collection.conftest import SETTINGS
 
-FORMATS = Path(__file__).resolve().parents[2] / "data/formats"
 TEXTS = {
     "tokyo": "東京の天気は晴れです。",
     "osaka": "大阪では雨が降っています。",
@@ -66,11 +64,6 @@ def worded(c: Collection, query: str, **options: Any) -> list[Any]:
     """Ids of the rows that share words with a query."""
     hits = c.search(query, 99, hybrid=True, vector_weight=0.0, min_score=1e-9, **options)
     return [hit.id for hit in hits]
-
-
-def version_of(folder: Path) -> int:
-    with closing(sqlite3.connect(folder / FILE)) as db:
-        return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 # --- trigrams -------------------------------------------------------------------------------------
@@ -125,9 +118,9 @@ def test_trigrams_follow_changes_and_filters(c: Collection) -> None:
 def test_the_tokenizer_is_recorded_and_kept(tmp_path: Path, tiny: Encoder, c: Collection) -> None:
     assert c.info().full_text is None
     c.index_texts()
-    assert (c.info().full_text, version_of(tmp_path / "c")) == ("unicode61", 6)
+    assert c.info().full_text == "unicode61"
     c.index_texts(tokenizer="trigram")
-    assert (c.info().full_text, version_of(tmp_path / "c")) == ("trigram", 6)
+    assert c.info().full_text == "trigram"
     with Collection.open(tmp_path / "c", encoder=tiny) as other:
         assert other.info().full_text == "trigram"
         assert first(other, "東京の天気") == "tokyo"
@@ -144,7 +137,7 @@ def test_the_same_tokenizer_is_not_made_again(
     c: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     c.index_texts(tokenizer="trigram")
-    monkeypatch.setattr(Store, "build_full_text", lambda *_: pytest.fail("it was made again"))
+    monkeypatch.setattr(FullText, "build", lambda *_: pytest.fail("it was made again"))
     c.index_texts(tokenizer="trigram")
     c.index_texts()
     first(c, "東京の天気")
@@ -170,9 +163,29 @@ def test_a_change_that_fails_leaves_the_index_as_it_was(
     with pytest.raises(CollectionError):
         c.index_texts(tokenizer="trigram")
     monkeypatch.undo()
-    assert (c.info().full_text, version_of(tmp_path / "c")) == ("unicode61", 6)
+    assert c.info().full_text == "unicode61"
     assert worded(c, "computers") == ["english"]
     assert c.verify() == []
+
+
+def test_an_incomplete_index_is_made_again(
+    c: Collection, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    c.index_texts(tokenizer="trigram")
+    c._store.database.connection.execute("DROP TRIGGER words_of_new")
+    vector = np.ones(c.info().dim)
+    c.add_vectors(["new"], [vector], ["cafe\u0301"])
+    with (
+        Collection.open(tmp_path / "c", write_timeout=0) as other,
+        c._access.writing(),
+        pytest.raises(CollectionBusyError, match="is incomplete"),
+    ):
+        other.search(vector, text="CAFÉ", hybrid=True)
+    for _ in range(2):
+        hits = c.search(vector, 9, text="CAFÉ", hybrid=True, vector_weight=0.0, min_score=1e-9)
+        assert [hit.id for hit in hits] == ["new"]
+    assert caplog.text.count("made again") == 1
+    assert c.info().full_text == "trigram"
 
 
 def test_an_old_sqlite_is_named(c: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,15 +226,13 @@ for kill in range(25):
 
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("name", ["collection-v1-texts", "collection-v2-vectors"])
-def test_a_kill_leaves_one_tokenizer_or_the_other(tmp_path: Path, name: str) -> None:
-    """From every layout; the upgrade to version 6 is part of the same transaction."""
-    shutil.copytree(FORMATS / name, tmp_path / "c")
-    with Collection.open(tmp_path / "c") as c:
-        rows = [(item.id, item.text, item.metadata) for item in c.rows()]
-        assert c.info().full_text is None
-    assert version_of(tmp_path / "c") == int(name[12])  # opening changes nothing
-    seed = random.Random(name).randrange(1 << 30)
+@pytest.mark.parametrize("rows", [5, 80])
+def test_a_kill_leaves_one_tokenizer_or_the_other(tmp_path: Path, rows: int) -> None:
+    with Collection.create(tmp_path / "c", dim=6) as c:
+        texts = [f"text {i} about cats" for i in range(rows)]
+        c.add_vectors(range(rows), np.eye(rows, 6) + 1, texts)
+        before = [(item.id, item.text) for item in c.rows()]
+    seed = random.Random(rows).randrange(1 << 30)
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "c"), str(seed)],
                           capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -231,23 +242,11 @@ def test_a_kill_leaves_one_tokenizer_or_the_other(tmp_path: Path, name: str) -> 
         "unicode61",
     }
     with Collection.open(tmp_path / "c") as c:
-        assert [(item.id, item.text, item.metadata) for item in c.rows()] == rows
+        assert [(item.id, item.text) for item in c.rows()] == before
         c.index_texts(tokenizer="trigram")
         c.add_vectors(["new"], np.ones((1, c.info().dim)), ["東京の天気"])
         assert c._store.full_text.search('"東京の"', 9)
         assert c.verify() == []
-    assert version_of(tmp_path / "c") == 6
-
-
-def test_changing_an_old_collection_does_not_lower_its_version(tmp_path: Path) -> None:
-    shutil.copytree(FORMATS / "collection-v1-texts", tmp_path / "c")
-    with Collection.open(tmp_path / "c") as c:
-        c.index_texts(tokenizer="trigram")
-        assert version_of(tmp_path / "c") == 6
-        c.delete(["a"])
-        c.index_texts(tokenizer="unicode61")
-        assert c.verify() == []
-    assert version_of(tmp_path / "c") == 6
 
 
 # --- prefixes -------------------------------------------------------------------------------------
@@ -284,7 +283,7 @@ def test_every_beginning_of_a_word_finds_it(tmp_path: Path, word: str) -> None:
     with closing(Store(tmp_path / FILE, create=SETTINGS)) as store:
         with store.transaction():
             store.upsert(["a", "b"], np.zeros((2, 3), np.float32), [word, "12"], [None] * 2)
-            store.build_full_text()
+            store.full_text.build()
         for end in range(1, len(word) + 1):
             terms, _ = query_terms(word[:end], "unicode61", prefix=True)
             assert list(store.full_text.search(" OR ".join(terms), 9)) == [1], word[:end]
@@ -321,7 +320,7 @@ def test_trigram_queries_agree_with_python(
         with store.transaction():
             vectors = np.zeros((len(texts), 3), np.float32)
             store.upsert(range(len(texts)), vectors, texts, [None] * len(texts))
-            store.build_full_text("trigram")
+            store.full_text.build("trigram")
         rows = (
             store.full_text.search(" OR ".join(terms), 99) if terms
             else store.full_text.scan(short, 99) if short else {}

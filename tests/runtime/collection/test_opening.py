@@ -147,11 +147,8 @@ def test_a_collection_whose_creation_was_killed_can_be_created_again(tmp_path: P
     (tmp_path / "c" / FILE).touch()
     with pytest.raises(CollectionError, match="its creation was interrupted"):
         Collection.open(tmp_path / "c")
-    assert Collection.is_unmade(tmp_path / "c")
     with Collection.create(tmp_path / "c", dim=2) as c:
         c.add_vectors([1], [[1, 0]])
-    assert not Collection.is_unmade(tmp_path / "c")
-    assert not Collection.is_unmade(tmp_path / "nowhere")
     with pytest.raises(CollectionError, match="is not empty"):
         Collection.create(tmp_path / "c", dim=2)
 

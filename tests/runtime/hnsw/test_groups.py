@@ -140,7 +140,7 @@ def test_threads_group_the_same_rows() -> None:
 
 
 def test_a_file_without_groups_is_refused_unless_it_is_hnswlibs(tmp_path: Path) -> None:
-    """The graph that an older flowvec wrote has copies as nodes: it is built again."""
+    """A graph without groups has copies as nodes."""
     rows = np.repeat(vectors(10, "ip", 0), 20, axis=0)
     graph = HnswGraph("ip", DIM, 200, grouped=False)
     graph.add(np.arange(200), rows)

@@ -10,7 +10,7 @@ import pytest
 
 from flowvec.errors import BulkError, CollectionError
 from flowvec.object_store import ObjectStore, open_store
-from flowvec.sharded.manifest import shard_name
+from flowvec.sharded.manifest import read_manifest, shard_name
 from flowvec.sharded.stored_shard import clean_shards, read_shard
 
 pytest.importorskip("fsspec", reason="needs fsspec")
@@ -29,7 +29,8 @@ def store() -> Iterator[ObjectStore]:
 
 
 def record(**fields: Any) -> bytes:
-    about = {"flowvec_shard": 1, "summary": {}, "job": [], "collection": [{**FILE, **fields}]}
+    collection = [{**FILE, **fields}]
+    about = {"flowvec_shard": 1, "summary": {}, "job": [], "made": {}, "collection": collection}
     return json.dumps(about).encode()
 
 
@@ -52,6 +53,19 @@ def test_a_record_of_other_values_is_refused(store: ObjectStore, fields: dict[st
     store.write("shard-000.json", record(**fields))
     with pytest.raises(CollectionError, match="does not describe a shard"):
         read_shard(store, "shard-000")
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_a_record_of_another_format_is_refused(store: ObjectStore, version: Any) -> None:
+    store.write(
+        "shard-000.json", json.dumps(json.loads(record()) | {"flowvec_shard": version}).encode()
+    )
+    with pytest.raises(CollectionError, match="written by another version"):
+        read_shard(store, "shard-000")
+    shards = {"flowvec_shards": version, "shards": 1, "model": "mini", "fingerprint": "f"}
+    store.write("shards.json", json.dumps(shards).encode())
+    with pytest.raises(CollectionError, match="written by another version"):
+        read_manifest(store.url)
 
 
 def test_who_has_lost_the_lease_deletes_nothing(store: ObjectStore) -> None:

@@ -23,7 +23,7 @@ from flowvec.collection.index.state import IndexState
 from flowvec.collection.index.vector_table import VectorTable
 from flowvec.collection.store.locks import ReadersWriter
 from flowvec.collection.store.rows import without
-from flowvec.collection.store.writer_locks import FolderLock
+from flowvec.collection.store.writer_locks import GRAPH_LOCK_FILE, FolderLock
 from flowvec.errors import CollectionError
 from flowvec.files import staged_file
 from flowvec.machine import available_cores
@@ -50,7 +50,6 @@ _UNSAVED_SECONDS, _UNSAVED_SHARE = 2.0, 0.25
 # At closing, a larger graph is saved only for a larger share.
 _SMALL_ROWS, _CLOSING_SHARE = 100_000, 0.01
 _TURN_SECONDS = 5.0
-_SAVING_FILE = "graph-saving.lock"
 # A process that searches for a shorter time does without the graph, whose loading takes longer.
 _GRACE_SECONDS, _POLL_SECONDS = 0.25, 0.01
 # How long to leave a graph alone that could not be loaded or grow.
@@ -313,7 +312,7 @@ class GrowingGraph:
         Raises:
             CollectionError: it could not be written; the older files stay.
         """
-        saving = FolderLock(self._state.folder / _SAVING_FILE)
+        saving = FolderLock(self._state.folder / GRAPH_LOCK_FILE)
         try:
             if saving.acquire(time.monotonic() + (_TURN_SECONDS if anew else 0.0)):
                 self._save(anew)

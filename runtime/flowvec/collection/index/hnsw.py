@@ -26,7 +26,6 @@ __all__ = [
     "LEAST_ROWS_PER_CORE",
     "Graph",
     "M",
-    "OutdatedGraphError",
 ]
 
 M = 16
@@ -37,10 +36,6 @@ LEAST_ROWS_PER_CORE = 5
 
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
-
-
-class OutdatedGraphError(CollectionError):
-    """A graph's file is whole, but an earlier version wrote it: build it again."""
 
 
 class Graph:
@@ -212,14 +207,6 @@ class Graph:
         except (OSError, HnswError) as error:
             raise CollectionError(f"cannot write {path}: {error}") from error
 
-    def _is_ungrouped(self, path: Path) -> bool:
-        """Whether it is a graph with a node for each row, in which equal rows hide others."""
-        try:
-            HnswGraph.load(path, self._space, self._dim, self.m, grouped=False)
-        except (HnswError, OSError, MemoryError):
-            return False
-        return True
-
     def load(self, path: Path, live: Labels) -> None:
         """Read a verified file, and mark all its labels that are not in `live` as tombstones.
 
@@ -227,13 +214,10 @@ class Graph:
 
         Raises:
             CollectionError: it is not a valid graph of vectors of this length.
-            OutdatedGraphError: it is one of an earlier version.
         """
         try:
             nodes = HnswGraph.load(path, self._space, self._dim, self.m, len(live))
         except HnswError as error:
-            if self._is_ungrouped(path):
-                raise OutdatedGraphError(f"{path} is of an earlier version") from None
             raise CollectionError(str(error)) from error
         except (OSError, MemoryError) as error:
             raise CollectionError(f"cannot read {path}: {error}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from flowvec.bundle.bundle import record_file
 from flowvec.bundle.manifest import FileRecord
-from flowvec.collection.index.hnsw import Graph, OutdatedGraphError
+from flowvec.collection.index.hnsw import Graph
 from flowvec.collection.store.snapshot_table import Snapshot
 from flowvec.collection.store.store import FILE, Store
 from flowvec.collection.store.writer_locks import LOCK_FILES
@@ -33,6 +34,8 @@ Labels = npt.NDArray[np.int64]
 # A graph with a larger share of tombstones is rebuilt: they cost time and recall.
 _MAX_TOMBSTONES = 0.5
 _KEPT = 2
+# Graphs and vectors files: also those that a kill left, which the next that is written removes.
+_CACHES = re.compile(r"(graph-\d+\.hnsw|vectors-\d+\.f32)(\.\d+\.partial)?")
 
 
 class GraphSnapshots:
@@ -150,15 +153,12 @@ class GraphSnapshots:
             expected.add(snapshot.file)
             try:
                 self._load(snapshot, live)
-            except OutdatedGraphError:
-                continue  # the next search builds it again
             except (CollectionError, OSError, TypeError, ValueError) as error:
                 self._store.database.renew()
                 if snapshot in self._store.snapshots.all():  # no writer removed it
                     yield str(error)
         for file in sorted(self._folder.iterdir()):
-            # Files that a kill leaves beside a graph are removed when the next graph is saved.
-            if file.name not in expected and not file.name.startswith("graph-"):
+            if file.name not in expected and not _CACHES.fullmatch(file.name):
                 yield f"{file} is not part of a collection"
 
 

@@ -112,9 +112,9 @@ class VectorCache:
     def append(self, labels: Labels, vectors: Floats, before: int = -1, state: int = -1) -> None:
         """Write new rows to the file, and record that; inside their transaction, at its end.
 
-        Rows that the file lacks, since an older flowvec added them, come first. If there is no good
-        file, one of all rows is made. If it cannot be written, it lacks rows, which are then held
-        in memory.
+        Rows that the file lacks, since it could not be written then, come first. If there is no
+        good file, one of all rows is made. If it cannot be written, it lacks rows, which are then
+        held in memory.
 
         Args:
             labels: of all rows of the transaction that are still there, ascending.

@@ -317,15 +317,12 @@ def remove_other_generations(folder: Path, number: int | None) -> None:
     Processes that have another one open go on with it. (On Windows it stays until later.)
     """
     kept = None if number is None else path_of(folder, number).name
-    for file in folder.glob("graph-vectors-*.f32*"):
-        if file.name != kept and re.fullmatch(
-            r"graph-vectors-\d+\.f32(\.\d+\.partial)?", file.name
-        ):
+    for file in folder.glob("vectors-*.f32*"):
+        if file.name != kept and re.fullmatch(r"vectors-\d+\.f32(\.\d+\.partial)?", file.name):
             with suppress(OSError):
                 file.unlink()
 
 
 def path_of(folder: Path, number: int) -> Path:
     """The file of a generation."""
-    # Older versions of flowvec take files that begin with "graph-" for parts of a collection.
-    return folder / f"graph-vectors-{number}.f32"
+    return folder / f"vectors-{number}.f32"

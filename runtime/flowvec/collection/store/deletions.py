@@ -14,17 +14,11 @@ from flowvec.collection.store.sqlite import Database
 __all__ = ["Deletions"]
 
 _KEPT = 1000  # changes
-_MOST_LABELS = 1 << 16  # of one change; a larger one is not recorded
-
-_CREATE = "CREATE TABLE IF NOT EXISTS deletions (n INTEGER PRIMARY KEY, labels BLOB NOT NULL)"
+_MOST_LABELS = 1 << 16  # of one change; a larger one is not recorded, and the gap shows
 
 
 class Deletions:
-    """The table `deletions`: the labels of the last changes, by the count of deletions after each.
-
-    The first deletion creates it. A flowvec that does not know it counts deletions without
-    recording them: the gap shows.
-    """
+    """The table `deletions`: the labels of the last changes, by the count after each."""
 
     def __init__(self, database: Database, meta: MetaTable) -> None:
         self._database, self._meta = database, meta
@@ -34,7 +28,6 @@ class Deletions:
         if not labels:
             return
         db, total = self._database.connection, self._meta.counts().deletions
-        db.execute(_CREATE)
         if len(labels) <= _MOST_LABELS:
             db.execute("INSERT OR REPLACE INTO deletions VALUES (?, ?)", (total, packed(labels)))
         db.execute(
@@ -49,12 +42,7 @@ class Deletions:
         if total == deletions:
             return np.empty(0, np.int64)
         with self._database.translated():
-            db = self._database.connection
-            if not db.execute(
-                "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'deletions'"
-            ).fetchall():
-                return None
-            rows = db.execute(
+            rows = self._database.connection.execute(
                 "SELECT CAST(labels AS BLOB) FROM deletions WHERE n > ?", (deletions,)
             ).fetchall()
         lists = [labels for (blob,) in rows if (labels := unpacked(blob)) is not None]

@@ -1,8 +1,7 @@
 """Indexes over fields of rows' metadata: SQLite's indexes over expressions.
 
-SQLite keeps them up to date with every change, whatever version of flowvec makes it: they use
-SQLite's own functions alone. It uses one where a filter holds the same expressions; see
-`JsonField.indexed`.
+SQLite keeps them up to date with every change. It uses one where a filter holds the same
+expressions; see `JsonField.indexed`.
 """
 
 from __future__ import annotations

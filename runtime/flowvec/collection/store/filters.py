@@ -51,7 +51,6 @@ from flowvec.collection.store.filter_values import (
 from flowvec.collection.store.json_field import NO_NUL, JsonField, path_of
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.spelled import A_DICT, kind_of, shown
-from flowvec.texts.unicode import replace_surrogates
 
 __all__ = ["Condition", "Filter", "add_functions", "compile_filter"]
 
@@ -128,8 +127,7 @@ def _contains(text: str | None, part: str) -> bool | None:
 
 def _text_at(metadata: str | None, path: str) -> str | None:
     value = _value_at(metadata, path)
-    # SQLite would not take a lone surrogate.
-    return replace_surrogates(value) if isinstance(value, str) else None
+    return value if isinstance(value, str) else None
 
 
 def _list_holds(metadata: str | None, path: str, values: str) -> bool:

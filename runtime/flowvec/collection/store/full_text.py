@@ -52,12 +52,12 @@ class FullText:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a full-text index as this version of flowvec makes it."""
-        return self._is_made_as(self._parts())
+        """Whether there is a complete full-text index."""
+        return self._parts().keys() == _CREATE.keys()
 
     @property
     def exists_in_part(self) -> bool:
-        """Whether there is a full-text index: complete or not, and of any version."""
+        """Whether there is a full-text index, complete or not."""
         return bool(self._parts())
 
     @property
@@ -75,11 +75,6 @@ class FullText:
                     tuple(_CREATE),
                 ).fetchall()
             )
-
-    @staticmethod
-    def _is_made_as(parts: dict[str, str]) -> bool:
-        tokenizer = _tokenizer_of(parts)
-        return tokenizer is not None and parts == _statements(tokenizer)
 
     def build(self, tokenizer: TextTokenizer | None = None) -> None:
         """Build the index, replacing what exists of one; inside a transaction.
@@ -100,8 +95,8 @@ class FullText:
         for trigger in _TRIGGERS:
             connection.execute(f"DROP TRIGGER IF EXISTS {trigger}")
         connection.execute(f"DROP TABLE IF EXISTS {_TABLE}")
-        for statement in _statements(chosen).values():
-            connection.execute(statement)
+        for statement in _CREATE.values():
+            connection.execute(statement.format(_TOKENIZE[chosen]))
         connection.execute(_FILL)
 
     def search(
@@ -154,11 +149,10 @@ class FullText:
         return {int(label): float(count) for label, count in rows}
 
     def problem(self) -> str | None:
-        """What is wrong with the index; None if it is intact, missing or of an earlier version."""
+        """What is wrong with the index; None if it is intact, or if there is none."""
         parts = self._parts()
-        if not self._is_made_as(parts):
-            is_broken = 0 < len(parts) < len(_CREATE)
-            return _INCOMPLETE if is_broken else None
+        if len(parts) < len(_CREATE):
+            return _INCOMPLETE if parts else None
         try:
             connection = self._database.connect()
             try:
@@ -172,11 +166,6 @@ class FullText:
                 )
             logger.warning("the full-text index was not checked: %s", error)  # no space for a copy
         return None
-
-
-def _statements(tokenizer: TextTokenizer) -> dict[str, str]:
-    """What makes an index: the SQL of its table and triggers, by name."""
-    return {name: statement.format(_TOKENIZE[tokenizer]) for name, statement in _CREATE.items()}
 
 
 def _tokenizer_of(parts: dict[str, str]) -> TextTokenizer | None:

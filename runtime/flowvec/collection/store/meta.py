@@ -16,28 +16,9 @@ from flowvec.collection.store.settings import SETTING_KEYS, CollectionSettings
 from flowvec.collection.store.sqlite import Database
 from flowvec.errors import CorruptCollectionError
 
-__all__ = [
-    "FULL_TEXT_VERSION",
-    "LAYOUT_VERSIONS",
-    "SPARSE_VERSION",
-    "TOKEN_VERSION",
-    "Counts",
-    "MetaTable",
-]
+__all__ = ["LAYOUT_VERSION", "Counts", "MetaTable"]
 
-# Version 2 counts rows, numbers states and allows float16 vectors. The first change to a file of
-# version 1 makes it version 2, so that an older flowvec cannot change it without counting.
-# Version 3 had full-text indexes by trigrams.
-# Version 4 has sparse vectors, which an older flowvec would not delete with their rows. A file
-# becomes version 4 when it gets the first.
-# Version 5 has token vectors for reranking, in the same manner.
-# Version 6 has a full-text index over folded texts, which an older flowvec could not keep up to
-# date. A file becomes version 6 when it gets one.
-LAYOUT_VERSION = 2
-SPARSE_VERSION = 4
-TOKEN_VERSION = 5
-FULL_TEXT_VERSION = 6
-LAYOUT_VERSIONS = (1, 2, 3, 4, 5, 6)
+LAYOUT_VERSION = 1
 
 _STATE = "SELECT value FROM meta WHERE key = 'state'"
 _SETTINGS_CHECKSUM = "settings checksum"
@@ -51,13 +32,13 @@ class Counts:
         rows: rows in the collection.
         deletions: rows that were ever deleted or replaced.
         state: the state's number.
-        id_sum: checksum over all ids (`rows.id_sum`); None in a file of version 1.
+        id_sum: checksum over all ids (`rows.id_sum`).
     """
 
     rows: int
     deletions: int
     state: int
-    id_sum: int | None = None
+    id_sum: int
 
 
 class MetaTable:
@@ -77,7 +58,7 @@ class MetaTable:
         """Fill the table of a new file; inside a transaction."""
         self.write(_counts_as_meta(Counts(0, 0, 0, 0)))
         self.write_settings(settings.as_meta())
-        self._set_version()
+        self._database.connection.execute(f"PRAGMA user_version={LAYOUT_VERSION:d}")
 
     def read(self) -> dict[str, str]:
         """All keys and values."""
@@ -95,16 +76,6 @@ class MetaTable:
         self._database.connection.executemany(
             "DELETE FROM meta WHERE key = ?", ((key,) for key in keys)
         )
-
-    def require_version(self, version: int) -> None:
-        """Make this the file's version, unless it is higher already; inside a transaction."""
-        if not self.counts().state:  # version 1
-            self.touch()
-        self._set_version(version)
-
-    def _set_version(self, version: int = LAYOUT_VERSION) -> None:
-        if self.version < version:
-            self._database.connection.execute(f"PRAGMA user_version={version:d}")
 
     def number(self, key: str) -> int:
         """The number of a key; 0 if it is not set.
@@ -151,9 +122,7 @@ class MetaTable:
         """
         meta = self.read()
         settings = {key: meta[key] for key in SETTING_KEYS.values() if key in meta}
-        checksum = _checksum_of(settings)
-        # Version 1 has no checksum.
-        if meta.get(_SETTINGS_CHECKSUM, checksum if self.version == 1 else "") != checksum:
+        if meta.get(_SETTINGS_CHECKSUM) != _checksum_of(settings):
             raise CorruptCollectionError(
                 f"{self._database.path} is damaged: its table meta does not match its checksum"
             )
@@ -182,19 +151,14 @@ class MetaTable:
     # --- counts and states ----------------------------------------------------------------------
 
     def counts(self) -> Counts:
-        """The counts; a file of version 1 has none, and its rows are counted now.
+        """The counts.
 
         Raises:
-            CorruptCollectionError: a count is not a number.
+            CorruptCollectionError: a count is missing, or is not a number.
         """
         meta = self.read()
-        if "rows" not in meta:
-            with self._database.translated():
-                rows = self._database.connection.execute("SELECT COUNT(*) FROM items").fetchall()
-            return Counts(int(rows[0][0]), 0, 0)
         try:
-            id_sum = int(meta["id_sum"]) if "id_sum" in meta else None
-            return Counts(int(meta["rows"]), int(meta["deletions"]), int(meta["state"]), id_sum)
+            return Counts(*(int(meta[key]) for key in Counts.__slots__))
         except (KeyError, ValueError) as error:
             raise CorruptCollectionError(
                 f"{self._database.path}: its count of rows is damaged: {error!r}"
@@ -204,7 +168,7 @@ class MetaTable:
         """The number of the state that this thread reads. It rises with every change.
 
         Raises:
-            CorruptCollectionError: it is not a number.
+            CorruptCollectionError: it is missing, or is not a number.
         """
         # On the path of every search: `translated` would cost as much as the statement.
         try:
@@ -218,13 +182,11 @@ class MetaTable:
         return self._state_of(self._database.newest(_STATE))
 
     def _state_of(self, rows: list[tuple[Any, ...]]) -> int:
-        if not rows:
-            return 0
         try:
             return int(rows[0][0])
-        except (TypeError, ValueError):
+        except (IndexError, TypeError, ValueError) as error:
             raise CorruptCollectionError(
-                f"{self._database.path}: the number of its state is damaged: {rows[0][0]!r}"
+                f"{self._database.path}: the number of its state is damaged: {error}"
             ) from None
 
     def touch(self) -> None:
@@ -244,12 +206,9 @@ class MetaTable:
             before.rows + added - deleted,
             before.deletions + deleted,
             before.state + 1,
-            None if before.id_sum is None else before.id_sum + id_sum,
+            before.id_sum + id_sum,
         )
         self.write(_counts_as_meta(after))
-        if not before.state:
-            self.write_settings({})
-            self._set_version()
 
 
 def _checksum_of(settings: Mapping[str, str]) -> str:
@@ -259,5 +218,4 @@ def _checksum_of(settings: Mapping[str, str]) -> str:
 
 def _counts_as_meta(counts: Counts) -> dict[str, str]:
     # `asdict` copies, which takes longer than the statement.
-    values = ((key, getattr(counts, key)) for key in counts.__slots__)
-    return {key: str(value) for key, value in values if value is not None}
+    return {key: str(getattr(counts, key)) for key in counts.__slots__}

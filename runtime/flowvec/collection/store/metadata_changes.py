@@ -20,7 +20,7 @@ _MOST_LABELS = 4096
 
 
 class MetadataChanges:
-    """The table `metadata_changes`: the labels of the last changes. The first change creates it.
+    """The table `metadata_changes`: the labels of the last changes.
 
     A row that is added or deleted is no change of metadata: its label is new, or gone.
     """
@@ -37,9 +37,6 @@ class MetadataChanges:
         number = self.newest() + 1
         few = packed(labels) if len(labels) <= _MOST_LABELS else None
         db = self._database.connection
-        db.execute(
-            "CREATE TABLE IF NOT EXISTS metadata_changes (n INTEGER PRIMARY KEY, labels BLOB)"
-        )
         db.execute("INSERT OR REPLACE INTO metadata_changes VALUES (?, ?)", (number, few))
         db.execute("DELETE FROM metadata_changes WHERE n <= ?", (number - _KEPT,))
         self._meta.write({_KEY: str(number)})

@@ -7,21 +7,18 @@ from flowvec.collection.store.sqlite import Database
 __all__ = ["labels_without", "lines_without_row"]
 
 
-def labels_without(database: Database, table: str | None, after: int, most: int) -> list[int]:
+def labels_without(database: Database, table: str, after: int, most: int) -> list[int]:
     """The next labels above one of rows that have a text and no line in a table, ascending.
 
     Args:
         database: the collection's.
-        table: the table's name; None if there is no table yet.
+        table: the table's name.
         after: labels are above it.
         most: how many labels.
     """
-    lacks = "1"
-    if table is not None:
-        lacks = f"NOT EXISTS (SELECT 1 FROM {table} t WHERE t.label = items.label)"  # noqa: S608
     statement = (
-        f"SELECT label FROM items WHERE label > ? AND text IS NOT NULL AND {lacks} "  # noqa: S608
-        "ORDER BY label LIMIT ?"
+        "SELECT label FROM items WHERE label > ? AND text IS NOT NULL AND NOT EXISTS "  # noqa: S608
+        f"(SELECT 1 FROM {table} t WHERE t.label = items.label) ORDER BY label LIMIT ?"
     )
     with database.translated():
         rows = database.connection.execute(statement, (after, most)).fetchall()

@@ -132,16 +132,13 @@ def check_ids(ids: Iterable[object]) -> list[Id]:
     return checked
 
 
-def encode_metadata(
-    metadata: object, index: Id, *, nan_is_null: bool = False, is_new: bool = False
-) -> str | None:
+def encode_metadata(metadata: object, index: Id, *, nan_is_null: bool = False) -> str | None:
     """One item's metadata as canonical JSON; `values` says what it may hold.
 
     Args:
         metadata: a dict with text keys, or None.
         index: its number, or the row's id, for messages.
         nan_is_null: as for `storable`.
-        is_new: refuse lone surrogates, which rows of earlier versions may hold.
 
     Raises:
         InputTypeError: it is not a dict with text keys, or holds values that JSON cannot.
@@ -157,12 +154,12 @@ def encode_metadata(
         written = json.dumps(plain, allow_nan=False, sort_keys=True, ensure_ascii=False)
     except ValueError as error:  # an int of too many digits
         raise InputValueError(f"metadata {index} cannot be written as JSON: {error}") from None
-    if is_new and _SURROGATE.search(written):
+    if _SURROGATE.search(written):
         raise InputValueError(
             f"metadata {index}, field {place_of_surrogate(plain)}, holds a lone surrogate, which "
             "UTF-8 cannot encode"
         )
-    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
+    return written
 
 
 def key_of(item: Id) -> tuple[str, int]:

@@ -92,9 +92,7 @@ class CollectionSettings:
                 ef_construction=ef_construction,
                 created=values["created"],
                 created_by=values["created_by"],
-                vector_dtype=VECTOR_DTYPES[
-                    VECTOR_DTYPES.index(values.get("vector_dtype", "float32"))
-                ],
+                vector_dtype=VECTOR_DTYPES[VECTOR_DTYPES.index(values["vector_dtype"])],
                 model=values.get("model"),
                 fingerprint=values.get("fingerprint"),
                 compute=values.get("compute"),

@@ -1,7 +1,6 @@
 """Sparse vectors of a collection's rows, beside their dense ones.
 
-The first sparse vector creates the table, which is layout version 4. Each has a checksum, and they
-are counted, so that a damaged and a lost one are both detected.
+Each has a checksum, and they are counted, so that a damaged and a lost one are both detected.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.collection.store.meta import SPARSE_VERSION, MetaTable
+from flowvec.collection.store.meta import MetaTable
 from flowvec.collection.store.row_tables import count_without, labels_without, lines_without_row
 from flowvec.collection.store.sqlite import Database
 from flowvec.errors import CorruptCollectionError, InputValueError
@@ -30,15 +29,6 @@ _READ_ROWS = 4096
 # A row's weights, in ascending order of terms.
 _ENTRY = np.dtype([("term", "<i4"), ("weight", "<f4")])
 
-# `n` rises with every vector that is written, so that other processes find the new ones.
-_CREATE = """
-CREATE TABLE IF NOT EXISTS sparse_vectors (
-    n        INTEGER PRIMARY KEY AUTOINCREMENT,
-    label    INTEGER NOT NULL UNIQUE,
-    weights  BLOB NOT NULL,
-    checksum BLOB NOT NULL
-)
-"""
 _SELECT = "SELECT n, label, weights, checksum FROM sparse_vectors"
 _LISTED = "SELECT value FROM json_each(?)"
 
@@ -59,7 +49,10 @@ class SparsePage:
 
 
 class SparseTable:
-    """The table `sparse_vectors` of one collection; it need not exist."""
+    """The table `sparse_vectors` of one collection.
+
+    Its number `n` rises with every vector that is written, so that other processes find new ones.
+    """
 
     def __init__(self, database: Database, meta: MetaTable) -> None:
         self._database, self._meta = database, meta
@@ -84,8 +77,6 @@ class SparseTable:
             return
         dim = self.dim
         if dim is None:
-            self._database.connection.execute(_CREATE)
-            self._meta.require_version(SPARSE_VERSION)
             self._meta.write_settings({"sparse_dim": str(vectors.dim)})
         elif dim != vectors.dim:
             raise InputValueError(
@@ -117,16 +108,12 @@ class SparseTable:
 
     def newest(self) -> int:
         """The highest `n` in the state that this thread reads; 0 without sparse vectors."""
-        if self.dim is None:
-            return 0
         with self._database.translated():
             rows = self._database.connection.execute("SELECT max(n) FROM sparse_vectors").fetchall()
         return int(rows[0][0] or 0)
 
     def labels(self) -> Labels:
         """Labels of all rows that have a sparse vector, ascending, int64 (rows,)."""
-        if self.dim is None:
-            return np.empty(0, np.int64)
         with self._database.translated():
             # One text of all labels is read four times as fast as a row for each.
             ((listed,),) = self._database.connection.execute(
@@ -138,8 +125,7 @@ class SparseTable:
 
     def missing(self, after: int, most: int) -> list[int]:
         """The next labels above one of rows that have a text and no sparse vector, ascending."""
-        table = "sparse_vectors" if self.dim is not None else None
-        return labels_without(self._database, table, after, most)
+        return labels_without(self._database, "sparse_vectors", after, most)
 
     def lacking(self) -> int:
         """How many rows have a text and no sparse vector; 0 before the first one."""
@@ -152,8 +138,6 @@ class SparseTable:
             CorruptCollectionError: one does not match its checksum.
         """
         found: dict[int, SparseVectors] = {}
-        if self.dim is None:
-            return found
         for start in range(0, len(labels), _READ_ROWS):
             part = [int(label) for label in labels[start : start + _READ_ROWS]]
             page = self._page(f"WHERE label IN ({_LISTED})", json.dumps(part))
@@ -172,8 +156,6 @@ class SparseTable:
         Raises:
             CorruptCollectionError: one does not match its checksum.
         """
-        if self.dim is None:
-            return
         while True:
             page = self._page("WHERE n > ? ORDER BY n LIMIT ?", after, _READ_ROWS)
             if page is None:

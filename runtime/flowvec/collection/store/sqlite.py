@@ -31,8 +31,7 @@ from flowvec.texts.folding import folded
 
 __all__ = ["FOLDED", "Database"]
 
-# The function of SQL that folds texts for the full-text index. Another folding needs another name:
-# by that, an index is recognized as one of an earlier version.
+# The function of SQL that folds texts for the full-text index.
 FOLDED = "flowvec_folded"
 
 # How long to wait for another process's checkpoint.
@@ -59,15 +58,13 @@ class Database:
     """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
-        """Open the file, or create it.
+        """Open the file; with `create` it need not exist.
 
         Raises:
-            CollectionError: it is missing, exists already, or cannot be opened.
+            CollectionError: it is missing, or cannot be opened.
             CorruptCollectionError: it is not a database.
         """
         try:
-            if create and path.exists():
-                raise CollectionError(f"{path} exists already")
             if not create and not path.is_file():
                 raise CollectionError(absence_of(path.parent, path.name))
             self._mode = "rwc" if create else _mode(path)
@@ -102,7 +99,8 @@ class Database:
                 next(folding)
                 db.create_function(FOLDED, 1, folding.send, deterministic=True)
                 if self.is_writable:
-                    db.execute("PRAGMA journal_mode=WAL")
+                    # In a new file SQLite itself does not wait for others that open it.
+                    self._insist(db, "PRAGMA journal_mode=WAL")
                     db.execute("PRAGMA synchronous=FULL")
             except BaseException:
                 db.close()
@@ -179,7 +177,7 @@ class Database:
         self.check_in_place()
         with self.translated():
             try:
-                self._insist("BEGIN IMMEDIATE")
+                self._insist(self._writer, "BEGIN IMMEDIATE")
                 # The block must read what it has written, even inside `reading`.
                 self._local.db = self._writer
                 yield
@@ -191,21 +189,21 @@ class Database:
             finally:
                 self._local.db = outer
 
-    def _insist(self, statement: str) -> None:
+    def _insist(self, db: sqlite3.Connection, statement: str) -> None:
         """Execute what needs SQLite's lock to write, and wait for it; Ctrl-C ends the wait."""
         until = time.monotonic() + self.patience
         try:
             while True:
-                self._writer.execute("PRAGMA busy_timeout=0")
+                db.execute("PRAGMA busy_timeout=0")
                 try:
-                    self._writer.execute(statement)
+                    db.execute(statement)
                     return
                 except sqlite3.OperationalError as error:
                     if not _is_locked(error) or time.monotonic() >= until:
                         raise
                 time.sleep(_RETRY_S)
         finally:
-            self._writer.execute(f"PRAGMA busy_timeout={int(_BUSY_TIMEOUT_S * 1000)}")
+            db.execute(f"PRAGMA busy_timeout={int(_BUSY_TIMEOUT_S * 1000)}")
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -291,7 +289,7 @@ class Database:
     def vacuum(self) -> None:
         """Rewrite the file without the space that deleted rows left."""
         with self.translated():
-            self._insist("VACUUM")
+            self._insist(self._writer, "VACUUM")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:

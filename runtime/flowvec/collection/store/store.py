@@ -22,9 +22,9 @@ from flowvec.collection.store.field_hints import FieldHints
 from flowvec.collection.store.field_indexes import FieldIndexes
 from flowvec.collection.store.file_systems import network_file_system
 from flowvec.collection.store.filters import Condition
-from flowvec.collection.store.full_text import FullText, TextTokenizer
+from flowvec.collection.store.full_text import FullText
 from flowvec.collection.store.json_field import JsonField, path_of
-from flowvec.collection.store.meta import FULL_TEXT_VERSION, LAYOUT_VERSIONS, MetaTable
+from flowvec.collection.store.meta import LAYOUT_VERSION, MetaTable
 from flowvec.collection.store.metadata_changes import MetadataChanges
 from flowvec.collection.store.rows import Id, Item, Rows, checksum, id_sum, key_of
 from flowvec.collection.store.settings import CollectionSettings
@@ -66,6 +66,20 @@ CREATE TABLE snapshots (
     M               INTEGER NOT NULL,
     ef_construction INTEGER NOT NULL,
     created         TEXT NOT NULL
+);
+CREATE TABLE deletions (n INTEGER PRIMARY KEY, labels BLOB NOT NULL);
+CREATE TABLE metadata_changes (n INTEGER PRIMARY KEY, labels BLOB);
+CREATE TABLE sparse_vectors (
+    n        INTEGER PRIMARY KEY AUTOINCREMENT,
+    label    INTEGER NOT NULL UNIQUE,
+    weights  BLOB NOT NULL,
+    checksum BLOB NOT NULL
+);
+CREATE TABLE token_vectors (
+    label    INTEGER PRIMARY KEY,
+    text     BLOB NOT NULL,
+    vectors  BLOB NOT NULL,
+    checksum BLOB NOT NULL
 );
 """
 
@@ -119,6 +133,8 @@ class Store:
             if create is not None:
                 # One transaction: a kill leaves a file without tables, or a whole collection.
                 with self.transaction():
+                    if self._has_tables():
+                        raise CollectionError(f"{path} exists already")
                     for statement in _SCHEMA.split(";"):
                         self._connection.execute(statement)
                     self.meta.fill(create)
@@ -128,10 +144,10 @@ class Store:
                     f"{path.parent} is not a collection: its creation was interrupted. "
                     "Create it again."
                 )
-            if version not in LAYOUT_VERSIONS:
+            if version != LAYOUT_VERSION:
                 raise CollectionError(
-                    f"{path} has layout version {version}; this flowvec reads "
-                    f"{', '.join(map(str, LAYOUT_VERSIONS))}: it was made by a newer one"
+                    f"{path} has layout version {version}; this flowvec reads {LAYOUT_VERSION}: it "
+                    "was made by a newer one"
                 )
             is_half = self.meta.read().get("vector_dtype") == "float16"
         except BaseException:
@@ -170,18 +186,6 @@ class Store:
     def reading(self) -> AbstractContextManager[None]:
         """All reads of this thread in the block see one state of the file."""
         return self.database.reading()
-
-    def build_full_text(self, tokenizer: TextTokenizer | None = None) -> None:
-        """Build the full-text index; inside a transaction.
-
-        Args:
-            tokenizer: None keeps that of the index, or is `unicode61` for a new one.
-
-        Raises:
-            CollectionError: this SQLite does not have it.
-        """
-        self.full_text.build(tokenizer)
-        self.meta.require_version(FULL_TEXT_VERSION)
 
     def close(self) -> None:
         """Close the file, after reads of other threads that have begun. Twice is harmless."""
@@ -502,8 +506,7 @@ class Store:
         """
         with self.database.translated():
             rows = self._connection.execute("SELECT label, id, id_is_int FROM items").fetchall()
-        expected = self.meta.counts().id_sum
-        if expected is not None and id_sum(rows) != expected:
+        if id_sum(rows) != self.meta.counts().id_sum:
             raise CorruptCollectionError(
                 f"{self._path} is damaged: its index over ids does not match its checksum"
             )
@@ -591,7 +594,7 @@ class Store:
         expected = self.meta.counts()
         if seen != expected.rows:
             yield f"{FILE}: it holds {seen} rows, but {expected.rows} were written"
-        elif intact == seen and expected.id_sum not in (None, ids):
+        elif intact == seen and expected.id_sum != ids:
             yield f"{FILE}: the checksum over all ids does not match its rows"
         yield from self.sparse.problems()
         yield from self.tokens.problems()

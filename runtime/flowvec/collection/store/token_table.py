@@ -1,8 +1,7 @@
 """Token vectors of rows, made of their texts by a MultiVectorEncoder: for reranking only.
 
-The first ones create the table, which is layout version 5. They can be made again from the texts,
-so neither `salvage` nor Parquet files have them. Each has a checksum, and a digest of the text that
-it was made of.
+They can be made again from the texts, so neither `salvage` nor Parquet files have them. Each has a
+checksum, and a digest of the text that it was made of.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.collection.store.meta import TOKEN_VERSION, MetaTable
+from flowvec.collection.store.meta import MetaTable
 from flowvec.collection.store.row_tables import count_without, labels_without, lines_without_row
 from flowvec.collection.store.settings import TokenDtype
 from flowvec.collection.store.sqlite import Database
@@ -28,15 +27,6 @@ Floats = npt.NDArray[np.float32]
 
 _ROWS, _BYTES = "token_rows", "token_bytes"
 _READ_ROWS = 256
-
-_CREATE = """
-CREATE TABLE IF NOT EXISTS token_vectors (
-    label    INTEGER PRIMARY KEY,
-    text     BLOB NOT NULL,
-    vectors  BLOB NOT NULL,
-    checksum BLOB NOT NULL
-)
-"""
 _LISTED = "SELECT value FROM json_each(?)"
 
 
@@ -82,19 +72,19 @@ class TokenCodec:
 
 
 class TokenTable:
-    """The table `token_vectors` of one collection; it need not exist."""
+    """The table `token_vectors` of one collection."""
 
     def __init__(self, database: Database, meta: MetaTable) -> None:
         self._database, self._meta = database, meta
 
     @property
     def has_any(self) -> bool:
-        """Whether there is a table, which may be empty."""
+        """Whether a model is recorded; its token vectors may all be deleted."""
         return self._meta.number("token_dim") > 0
 
     @property
     def codec(self) -> TokenCodec | None:
-        """How token vectors are stored; None before the first ones."""
+        """How token vectors are stored; None before a model is recorded."""
         if not self.has_any:
             return None
         settings = self._meta.read_settings()
@@ -112,10 +102,8 @@ class TokenTable:
         """The size of all token vectors, as it was counted."""
         return self._meta.number(_BYTES)
 
-    def create(self, codec: TokenCodec, model: str, fingerprint: str) -> None:
-        """Create the table, and record the model; inside a transaction."""
-        self._database.connection.execute(_CREATE)
-        self._meta.require_version(TOKEN_VERSION)
+    def record_model(self, codec: TokenCodec, model: str, fingerprint: str) -> None:
+        """Record the model that makes them, and how they are stored; inside a transaction."""
         self._meta.write_settings(
             {"token_dim": str(codec.dim), "token_dtype": codec.dtype, "token_model": model,
              "token_fingerprint": fingerprint}
@@ -125,7 +113,7 @@ class TokenTable:
         """Delete all token vectors and forget their model; inside a transaction."""
         if not self.has_any:
             return
-        self._database.connection.execute("DROP TABLE token_vectors")
+        self._database.connection.execute("DELETE FROM token_vectors")
         self._meta.write_settings(
             {"token_dim": "0", "token_dtype": "", "token_model": "", "token_fingerprint": ""}
         )
@@ -143,7 +131,7 @@ class TokenTable:
             InputValueError: a number is too large for float16.
         """
         codec = self.codec
-        assert codec is not None, "`create` comes first"
+        assert codec is not None, "`record_model` comes first"
         contents = [codec.encode(one) for one in vectors]
         digests = map(text_digest, texts)
         self._database.connection.executemany(
@@ -178,8 +166,7 @@ class TokenTable:
 
     def missing(self, after: int, most: int) -> list[int]:
         """The next labels above one of rows that have a text and no token vectors, ascending."""
-        table = "token_vectors" if self.has_any else None
-        return labels_without(self._database, table, after, most)
+        return labels_without(self._database, "token_vectors", after, most)
 
     def lacking(self) -> int:
         """How many rows have a text and no token vectors; 0 before the first ones."""

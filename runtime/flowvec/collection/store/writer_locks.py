@@ -1,8 +1,8 @@
 """The turn to write a collection, which processes and handles take one after another.
 
-Two file locks, which end with their process at the latest. `collection.lock` is the turn. The other
-one is the place of the next writer: only its holder tries for the turn. Without it, a process that
-writes in a loop would nearly always get the turn again before others look for it.
+Two file locks, which end with their process at the latest. `collection.lock` is the turn.
+`next.lock` is the place of the next writer: only its holder tries for the turn. Without it, a
+process that writes in a loop would nearly always get the turn again before others look for it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,21 @@ from typing import IO
 from flowvec.errors import CollectionBusyError, CollectionError
 from flowvec.file_lock import is_held_elsewhere, lock, unlock
 
-__all__ = ["LOCK_FILE", "LOCK_FILES", "NEXT_FILE", "WRITE_TIMEOUT", "FolderLock", "WriterTurn"]
+__all__ = [
+    "GRAPH_LOCK_FILE",
+    "LOCK_FILE",
+    "LOCK_FILES",
+    "NEXT_FILE",
+    "WRITE_TIMEOUT",
+    "FolderLock",
+    "WriterTurn",
+]
 
 LOCK_FILE = "collection.lock"
-# flowvec 0.1 takes every file whose name begins with "graph-" for a part of a collection; its
-# `verify` would report any other name.
-NEXT_FILE = "graph-next.lock"
-LOCK_FILES = frozenset((LOCK_FILE, NEXT_FILE))
+NEXT_FILE = "next.lock"
+# Held by the process that writes a graph's file.
+GRAPH_LOCK_FILE = "graph.lock"
+LOCK_FILES = frozenset((LOCK_FILE, NEXT_FILE, GRAPH_LOCK_FILE))
 
 # Longest wait for a turn unless the caller sets another.
 WRITE_TIMEOUT = 30.0
@@ -106,7 +114,7 @@ class FolderLock:
         """Who holds the lock, for a message."""
         pid = ""
         with suppress(OSError):
-            pid = self._path.read_bytes()[:64].decode("ascii", "replace").partition(" ")[0]
+            pid = self._path.read_bytes()[:_WIDTH].decode("ascii", "replace").strip()
         if pid == str(os.getpid()):
             return "another handle of this process"
         return f"process {pid}" if pid.isdigit() else "another process"
@@ -166,8 +174,7 @@ class WriterTurn:
                 )
         finally:
             self._next.release()
-        # flowvec 0.1 waits for a writer that says "briefly", and refuses at once beside others.
-        self._turn.write(f"{os.getpid()} briefly")
+        self._turn.write(str(os.getpid()))
 
     def release(self) -> None:
         """Let the next one write; twice is harmless."""

@@ -183,7 +183,7 @@ def test_one_process_at_a_time_saves(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
         c.add_vectors(range(300), vectors(300))
         c.prepare()
-        held = growing_graph.FolderLock(tmp_path / "c" / "graph-saving.lock")
+        held = growing_graph.FolderLock(tmp_path / "c" / "graph.lock")
         assert held.acquire(0)
         c._index.growing.save()  # another one does it
         assert not list((tmp_path / "c").glob("*.hnsw"))

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowvec.collection.index.hnsw import Graph, OutdatedGraphError
+from flowvec.collection.index.hnsw import Graph
 from flowvec.errors import CollectionError
-from flowvec.hnsw import HnswGraph
 from flowvec.vectors import METRICS, top_k
 from tests.makers import unit_vectors
 
@@ -112,14 +111,6 @@ def test_a_file_that_is_not_a_graph_is_a_typed_error(tmp_path: Path) -> None:
     file.write_bytes(b"")
     with pytest.raises(CollectionError, match="not a graph"):
         Graph(16, "cosine").load(file, labels(1))
-
-
-def test_a_graph_of_an_earlier_version_is_outdated(tmp_path: Path) -> None:
-    nodes = HnswGraph("ip", 16, 10, grouped=False)
-    nodes.add(labels(10), unit_vectors(10, 16))
-    nodes.save(tmp_path / "graph-1.hnsw")
-    with pytest.raises(OutdatedGraphError, match="earlier version"):
-        Graph(16, "cosine").load(tmp_path / "graph-1.hnsw", labels(10))
 
 
 def test_a_graph_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.makers import vectors
 
 
 def file_of(folder: Path) -> list[str]:
-    return sorted(file.name for file in folder.glob("graph-vectors-*"))
+    return sorted(file.name for file in folder.glob("vectors-*"))
 
 
 def is_right(c: Collection) -> bool:
@@ -46,7 +46,7 @@ def test_every_change_reaches_the_file(tmp_path: Path) -> None:
             assert is_right(reader)
             assert is_right(writer)
             assert table_of(writer) == table_of(reader) == (101 * (n + 1), 101 * (n + 1))
-        assert file_of(tmp_path / "c") == ["graph-vectors-1.f32"]
+        assert file_of(tmp_path / "c") == ["vectors-1.f32"]
         assert one.verify() == []
     with Collection.open(tmp_path / "c") as c:
         assert is_right(c)
@@ -61,7 +61,7 @@ def test_a_file_that_is_damaged_is_replaced_by_the_next_change(
 ) -> None:
     with Collection.create(tmp_path / "c", dim=8) as c:
         c.add_vectors(range(300), vectors(300))
-    file = tmp_path / "c" / "graph-vectors-1.f32"
+    file = tmp_path / "c" / "vectors-1.f32"
     if damage == "gone":
         file.unlink()
     elif damage == "cut":
@@ -117,7 +117,7 @@ def test_an_older_collection_gets_a_file_with_its_first_change(tmp_path: Path) -
         c.add_vectors(range(100), vectors(100))
         with c._store.transaction():
             c._store.meta.remove(["vectors file", "vectors records"])
-    (folder / "graph-vectors-1.f32").unlink()
+    (folder / "vectors-1.f32").unlink()
     with Collection.open(folder) as c:
         assert is_right(c)
         assert file_of(folder) == []  # opening and searching write nothing
@@ -181,7 +181,7 @@ def test_compacting_leaves_one_file_without_deleted_rows(tmp_path: Path) -> None
         c.delete(range(0, 300, 2))
         assert is_right(other)
         c.compact()
-        assert file_of(tmp_path / "c") == ["graph-vectors-2.f32"]
+        assert file_of(tmp_path / "c") == ["vectors-2.f32"]
         assert is_right(c)
         assert is_right(other)
         assert table_of(c) == table_of(other) == (150, 150)

@@ -163,11 +163,11 @@ def test_what_is_not_a_vectors_file_is_refused(tmp_path: Path, damage: str) -> N
         for bit in range(8 * 20):
             content[bit // 8] ^= 1 << bit % 8
             path.write_bytes(content)
-            with pytest.raises(VectorFileError, match="graph-vectors-1"):
+            with pytest.raises(VectorFileError, match="vectors-1"):
                 VectorFile.open(path, 3)
             content[bit // 8] ^= 1 << bit % 8
         return
-    with pytest.raises(VectorFileError, match="graph-vectors-1"):
+    with pytest.raises(VectorFileError, match="vectors-1"):
         VectorFile.open(path, 4 if damage == "dim" else 3)
 
 
@@ -326,17 +326,17 @@ def test_a_generation_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write_generation(tmp_path / "missing", 2, 3, ())
     with pytest.raises(VectorFileError, match="dim"):
         write_generation(tmp_path, 2, 0, ())
-    assert [file.name for file in tmp_path.iterdir()] == ["graph-vectors-2.f32"]
+    assert [file.name for file in tmp_path.iterdir()] == ["vectors-2.f32"]
     assert path_of(tmp_path, 2).read_bytes() == content
 
 
 def test_other_generations_are_removed(tmp_path: Path) -> None:
     for number in (1, 2, 13):
         write_generation(tmp_path, number, 3, ())
-    kept = ["graph-1.hnsw", "graph-vectors-x.f32", "graph-vectors-2.f32"]
+    kept = ["graph-1.hnsw", "vectors-x.f32", "vectors-2.f32"]
     (tmp_path / "graph-1.hnsw").touch()
-    (tmp_path / "graph-vectors-x.f32").touch()
-    (tmp_path / "graph-vectors-2.f32.77.partial").touch()
+    (tmp_path / "vectors-x.f32").touch()
+    (tmp_path / "vectors-2.f32.77.partial").touch()
     remove_other_generations(tmp_path, 2)
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(kept)
     remove_other_generations(tmp_path, None)
@@ -377,7 +377,7 @@ def run_writer(
     log = folder / "calls.log"
     log.unlink(missing_ok=True)
     done = subprocess.run(
-        [sys.executable, "-c", WRITER, str(folder / "c/graph-vectors-1.f32"),
+        [sys.executable, "-c", WRITER, str(folder / "c/vectors-1.f32"),
          *map(str, (at, error, once, limit))],
         env={**os.environ, "LD_PRELOAD": str(library), "FAULTY_DISK_LOG": str(log)},
         capture_output=True, text=True, timeout=600, check=False, cwd=ROOT,

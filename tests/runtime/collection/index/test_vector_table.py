@@ -400,4 +400,4 @@ def test_no_slots_is_a_table_too(tmp_path: Path) -> None:
         assert (table.newest, table.count) == (0, 0)
         table.delete(np.array([3]))
     file.close()
-    assert os.listdir(tmp_path) == ["graph-vectors-1.f32"]  # noqa: PTH208
+    assert os.listdir(tmp_path) == ["vectors-1.f32"]  # noqa: PTH208

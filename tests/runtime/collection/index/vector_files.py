@@ -16,7 +16,7 @@ def small_file(
     folder: Path, labels: list[int], vectors: np.ndarray, number: int = 1, rows: int = 4
 ) -> VectorFile:
     """A file with records in blocks of `rows`, open for writing."""
-    path = folder / f"graph-vectors-{number}.f32"
+    path = folder / f"vectors-{number}.f32"
     path.write_bytes(Layout(vectors.shape[1], rows).header())
     file = VectorFile.open(path, vectors.shape[1])
     file.append(0, np.asarray(labels, np.int64), vectors)

@@ -50,7 +50,7 @@ def test_deletions_and_replacements_are_listed_by_count(store: Store) -> None:
 
 
 def test_a_gap_is_noticed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older flowvec counts deletions without listing them; old and large ones are forgotten."""
+    """A count without a list is not believed; old and large changes are forgotten."""
     delete(store, 0)
     with store.transaction():
         store.meta.count_change(0, 1)

@@ -251,7 +251,7 @@ def test_the_end_of_a_prefix_is_above_all_texts_with_it(prefix: str, text: str) 
 
 
 def test_filters_find_names_and_texts_of_any_script() -> None:
-    rows = [{"é": "ü"}, {"日本": {"語": "x\ud800"}}, {"e": "ü"}]
+    rows = [{"é": "ü"}, {"日本": {"語": "x"}}, {"e": "ü"}]
     assert found_by_sql({"é": "ü"}, rows) == [0]
     assert found_by_sql({"日本.語": {"exists": True}}, rows) == [1]
     assert found_by_sql({"é": {"exists": False}}, rows) == [1, 2]

@@ -28,7 +28,7 @@ from tests.runtime.collection.conftest import SETTINGS
 
 def counted(store: Store) -> Counts:
     """The counts of rows; the sum over ids has tests of its own."""
-    return replace(store.meta.counts(), id_sum=None)
+    return replace(store.meta.counts(), id_sum=0)
 
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -86,13 +86,13 @@ def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
 
 
 def test_rows_are_counted_as_they_come_and_go(store: Store) -> None:
-    assert counted(store) == Counts(rows=4, deletions=0, state=1)
+    assert counted(store) == Counts(rows=4, deletions=0, state=1, id_sum=0)
     with store.transaction():
         store.upsert(["a", "b"], ROWS[:2], ["new", "new"], [None, None])
-    assert counted(store) == Counts(rows=5, deletions=1, state=2)
+    assert counted(store) == Counts(rows=5, deletions=1, state=2, id_sum=0)
     with store.transaction():
         store.delete(["a", "b", "unknown"])
-    assert counted(store) == Counts(rows=3, deletions=3, state=3)
+    assert counted(store) == Counts(rows=3, deletions=3, state=3, id_sum=0)
     with store.transaction():
         assert store.delete(["unknown"]) == []
     assert store.meta.state() == 3
@@ -116,17 +116,25 @@ def test_a_damaged_count_is_a_typed_error(store: Store, value: str) -> None:
             store.count()
 
 
-def test_a_store_that_did_not_count_yet_counts_from_now_on(store: Store) -> None:
-    store.database.connection.execute(
-        "DELETE FROM meta WHERE key IN ('rows', 'deletions', 'state')"
-    )
-    store.database.connection.execute("PRAGMA user_version=1")
-    assert (store.count(), store.meta.state()) == (4, 0)
-    with store.transaction():
-        store.delete(["a"])
-    assert counted(store) == Counts(rows=3, deletions=1, state=1)
-    # An older flowvec, which does not count, refuses it from now on.
-    assert store.database.connection.execute("PRAGMA user_version").fetchone()[0] == 2
+@pytest.mark.parametrize("key", ["rows", "deletions", "state", "id_sum"])
+def test_a_missing_count_is_a_typed_error(store: Store, key: str) -> None:
+    store.database.connection.execute("DELETE FROM meta WHERE key = ?", (key,))
+    with pytest.raises(CorruptCollectionError, match=f"count of rows is damaged.*{key}"):
+        store.count()
+    if key == "state":
+        with pytest.raises(CorruptCollectionError, match="number of its state is damaged"):
+            store.meta.state()
+
+
+@pytest.mark.parametrize("key", ["settings checksum", "vector_dtype"])
+def test_settings_without_a_key_are_damaged(store: Store, tmp_path: Path, key: str) -> None:
+    store.database.connection.execute("DELETE FROM meta WHERE key = ?", (key,))
+    store.close()
+    with (
+        contextlib.closing(Store(tmp_path / FILE)) as again,
+        pytest.raises(CorruptCollectionError, match="does not match its checksum"),
+    ):
+        again.meta.read_settings()
 
 
 def test_no_label_is_given_twice(store: Store) -> None:
@@ -279,10 +287,11 @@ def test_what_is_not_a_database_is_a_typed_error(tmp_path: Path) -> None:
         Store(file)
 
 
-def test_another_layout_version_is_refused(store: Store, tmp_path: Path) -> None:
-    store.database.connection.execute("PRAGMA user_version=7")
+@pytest.mark.parametrize("version", [0, 2, 7])
+def test_another_layout_version_is_refused(store: Store, tmp_path: Path, version: int) -> None:
+    store.database.connection.execute(f"PRAGMA user_version={version}")
     store.close()
-    with pytest.raises(CollectionError, match="layout version 7; this flowvec reads 1, 2, 3"):
+    with pytest.raises(CollectionError, match=f"layout version {version}; this flowvec reads 1: "):
         Store(tmp_path / FILE)
 
 
@@ -354,17 +363,7 @@ def test_a_damaged_sum_over_ids_is_said(store: Store) -> None:
         store.meta.write({"dim": "3"})
     assert list(store.problems()) == []
     with store.transaction():
-        store.meta.write({"id_sum": str((store.meta.counts().id_sum or 0) + 1)})
+        store.meta.write({"id_sum": str(store.meta.counts().id_sum + 1)})
     assert list(store.problems()) == [f"{FILE}: the checksum over all ids does not match its rows"]
     with pytest.raises(CorruptCollectionError, match="ids does not match"):
         store.ids()
-
-
-def test_a_store_that_kept_no_sum_over_ids_is_well(store: Store) -> None:
-    with store.transaction():
-        store.meta.write({"dim": "3"})
-        store.meta.remove(["id_sum"])
-        store.delete(["a"])
-    assert store.meta.counts().id_sum is None
-    assert list(store.problems()) == []
-    assert len(store.ids()) == 3

@@ -88,14 +88,6 @@ def test_a_writer_waits_behind_the_next_one(tmp_path: Path) -> None:
     WriterTurn(tmp_path).acquire(0)
 
 
-def test_an_older_flowvec_waits_too(tmp_path: Path) -> None:
-    """flowvec 0.1 waits for a lock that says "briefly", and refuses to write beside others."""
-    turn = WriterTurn(tmp_path)
-    turn.acquire(0)
-    assert (tmp_path / LOCK_FILE).read_bytes().split() == [str(os.getpid()).encode(), b"briefly"]
-    turn.release()
-
-
 FULL = """
 import resource, sys
 from pathlib import Path
