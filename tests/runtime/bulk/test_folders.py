@@ -142,7 +142,7 @@ def test_a_folder_of_an_earlier_version_verifies_and_resumes(earlier: Path) -> N
     assert not verify_folder(earlier / "whole").problems
     options: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 10, "id_field": "id",
                                "keep": ["n"]}  # fmt: skip
-    with Encoder.load(FORMATS / "bundle-v2", provider="cpu", compute="float32") as encoder:
+    with Encoder.load(FORMATS / "bundle-v1", provider="cpu", compute="float32") as encoder:
         done = encode_files(encoder, "in.jsonl", earlier / "begun", **options)
         again = encode_files(encoder, "in.jsonl", earlier / "whole", **options)
     assert (done.shards_before, done.shards, done.rows, done.dead_letters) == (2, 4, 36, 4)
@@ -158,7 +158,7 @@ def test_a_folder_of_an_earlier_version_verifies_and_resumes(earlier: Path) -> N
 
 
 def test_a_folder_restarted_without_resume_has_the_current_file_names(earlier: Path) -> None:
-    with Encoder.load(FORMATS / "bundle-v2", provider="cpu") as encoder:
+    with Encoder.load(FORMATS / "bundle-v1", provider="cpu") as encoder:
         encode_files(encoder, "in.jsonl", earlier / "begun", out_format="npy", resume=False)
     names = {file.name for file in (earlier / "begun").iterdir()}
     assert names == {".lock", "_manifest.json", "_dead_letter.jsonl", "part-000000.npy",
@@ -178,7 +178,7 @@ def test_a_folder_restarted_without_resume_has_the_current_file_names(earlier: P
 def test_a_damaged_manifest_is_named(earlier: Path, content: str) -> None:
     (earlier / "begun/manifest.json").write_text(content)
     with (
-        Encoder.load(FORMATS / "bundle-v2", provider="cpu") as encoder,
+        Encoder.load(FORMATS / "bundle-v1", provider="cpu") as encoder,
         pytest.raises(BulkError, match=r"manifest|another job"),
     ):
         encode_files(encoder, "in.jsonl", earlier / "begun", out_format="npy")
