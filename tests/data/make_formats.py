@@ -1,6 +1,6 @@
 """Make the fixtures of `tests/data/formats`: a bundle and collections of one version.
 
-    python tests/data/make_formats.py v3 v1
+    python tests/data/make_formats.py v3 v2
 
 The first is the version of collections, the second that of bundles, which is made if it is not
 there. Run it once for each version, before that version is released, and never again: every later
