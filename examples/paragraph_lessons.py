@@ -12,7 +12,7 @@ import bm25s
 from datasets import Dataset
 
 from flowvec.errors import InputValueError
-from flowvec.texts.inputs import read_rows
+from flowvec.texts.rows import read_rows
 from flowvec.texts.sentences import split_sentences
 
 __all__ = ["LESSONS", "Lesson", "make_data", "make_triplets", "read_paragraphs", "split_lessons"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -269,9 +270,8 @@ def test_the_journal_of_another_job_counts_for_nothing(
                  **OPTIONS)  # fmt: skip
     assert not begun.complete
     record = ShardRecord(3, "part-000003.npy", 29, 0, 0, 3, "0" * 64)
-    fields = record.plain()
     bucket.put(f"{prefix}/part-000003.npy", b"bad")
-    lines = f'{{"job": "of another"}}\n{json.dumps(fields)}\n'
+    lines = f'{{"job": "of another"}}\n{json.dumps(asdict(record))}\n'
     bucket.put(f"{prefix}/_journal.0123456789ab-0000.jsonl", lines.encode())
     encode_files(tiny, rows, url, out_format="npy", **OPTIONS)
     assert not verify_folder(url).problems

@@ -3,8 +3,7 @@
     python tests/data/make_reranker.py
 
 Random weights, seed 0: a BERT of 2 layers and width 32 with token types and one label, and the
-activation of a cross-encoder of sentence-transformers, a sigmoid. `formats/bundle-v3` is a copy of
-the first one, which stays as it is.
+activation of a cross-encoder of sentence-transformers, a sigmoid.
 """
 
 from __future__ import annotations

@@ -93,7 +93,14 @@ class TestMetadata(
 
 class TestAsyncStore(
     OfAStore,
-    *(part for name, part in vars(async_suite).items() if name.endswith("AsyncTest")),
+    async_suite.CountDocumentsAsyncTest,
+    async_suite.CountDocumentsByFilterAsyncTest,
+    async_suite.DeleteAllAsyncTest,
+    async_suite.DeleteByFilterAsyncTest,
+    async_suite.DeleteDocumentsAsyncTest,
+    async_suite.FilterDocumentsAsyncTest,
+    async_suite.UpdateByFilterAsyncTest,
+    async_suite.WriteDocumentsAsyncTest,
     suite.FilterableDocsFixtureMixin,
 ):
     async def test_write_documents_async(self, document_store: Any) -> None:

@@ -22,7 +22,7 @@ from flowvec import (
 from flowvec.bulk import encode_files, verify_folder
 from flowvec.bundle.bundle import shipped_bundles
 from flowvec.files import lfs_advice, staged_file, sync_folder, write_file
-from flowvec.texts.inputs import read_rows
+from flowvec.texts.rows import read_rows
 
 
 def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:

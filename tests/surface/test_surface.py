@@ -69,7 +69,7 @@ def unlisted(value: Any, title: str) -> list[str]:
 
 
 def test_keys_of_real_outputs_are_listed(
-    flowvec_here: RunCommand, tiny_dir: Path, tmp_path: Path
+    flowvec: RunCommand, tiny_dir: Path, tmp_path: Path
 ) -> None:
     assert unlisted({"name": 1, "invented": 2, "files": {"a.b": {"x": 3}}}, "manifest.json") == [
         "invented",
@@ -87,6 +87,6 @@ def test_keys_of_real_outputs_are_listed(
         ("info", tiny_dir),
         ("verify", "notes"),
     ):
-        done = flowvec_here(*words, "--json")
+        done = flowvec(*words, "--json")
         assert done.returncode == 0, done.stderr
         assert not unlisted(json.loads(done.stdout), f"flowvec {words[0]} --json"), words

@@ -21,7 +21,7 @@ from flowvec.encoder.encoder import Encoder, EncoderInfo
 from flowvec.errors import InputValueError
 from flowvec.optional import require
 from flowvec.progress import bar
-from flowvec.texts.inputs import read_rows
+from flowvec.texts.rows import read_rows
 from flowvec_bench.cli.bulk import bulk
 from flowvec_bench.cli.filters import filters
 from flowvec_bench.cli.http import http

@@ -28,7 +28,7 @@ from flowvec.collection.reranking import RERANK_FROM
 from flowvec.errors import InputValueError
 from flowvec.optional import require
 from flowvec.progress import say
-from flowvec.texts.inputs import read_rows
+from flowvec.texts.rows import read_rows
 
 if TYPE_CHECKING:
     from flowvec_bench.quality.searching import Retriever

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from flowvec import Encoder
 from flowvec.errors import InputValueError
-from flowvec.texts.inputs import read_rows
+from flowvec.texts.rows import read_rows
 from flowvec.texts.sentences import split_sentences
 from flowvec_export.build import export
 from flowvec_export.trust import Trust

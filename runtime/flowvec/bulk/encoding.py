@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
-from contextvars import ContextVar
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from flowvec.bulk.options import (
     ONE_FILE,
     ROWS_PER_SHARD,
     BulkOptions,
+    Dedupe,
     as_inputs,
     check_options,
     checked_fields,
@@ -68,7 +67,6 @@ def encode_files(
     precision: BulkPrecision = "float32",
     prompt_name: str | None = None,
     truncation: Truncation = "truncate",
-    dedup: bool = False,
     dedupe: bool = False,
     changed_since: str | Path | None = None,
     on_duplicate: OnDuplicate | None = None,
@@ -120,8 +118,6 @@ def encode_files(
         precision: type of the vectors' numbers: `float32`, `float16`, or as in `Encoder.encode`.
         prompt_name: as in `Encoder.encode`.
         truncation: `truncate` cuts texts at max_length; `error` makes longer texts dead letters.
-        dedup: deprecated, and removed in 0.3; give `dedupe`. Encode equal texts in a window of
-            4,096 rows once.
         dedupe: encode equal texts once: the vector of the first row with a text is copied to the
             others. In a folder of shards, this is for the whole job; elsewhere, and on Ray, for
             each window of 4,096 rows. For a whole job, all texts are read once more before the work
@@ -202,19 +198,16 @@ def encode_files(
         raise InputValueError("split_overlap goes with split_tokens")
     can_be_last = (into_collection and not is_split) or not is_stdin
     rule = _duplicate_rule(on_duplicate, can_be_last=can_be_last)
-    if flag("dedup", dedup):
-        warnings.warn("dedup is removed in 0.3: give dedupe", DeprecationWarning, stacklevel=2)
     is_whole = not (is_file or into_collection or is_stdin or workers is not None)
     if changed_since is not None and not is_whole:
         raise InputValueError(
             "changed_since is for files into a folder of shards, without Ray workers"
         )
-    in_windows = (flag("dedupe", dedupe) and not is_whole) or (dedup and not dedupe)
-    dedupe = (dedupe and is_whole) or changed_since is not None
+    once: Dedupe = "job" if is_whole else "window"
     earlier = None if changed_since is None else earlier_job(changed_since)
     options = BulkOptions(
-        out_format, fields, precision, prompt_name, truncation,
-        in_windows and not dedupe, rows_per_shard, rule, dedupe,
+        out_format, fields, precision, prompt_name, truncation, rows_per_shard, rule,
+        once if flag("dedupe", dedupe) or earlier is not None else None,
         None if earlier is None else earlier.sha256,
     )  # fmt: skip
     check_options(options, share, is_file, path if url is None else None)
@@ -271,7 +264,7 @@ def encode_files(
             )  # fmt: skip
         else:
             known = None
-            if dedupe:
+            if options.dedupe == "job":
                 assert isinstance(target, FolderTarget)
                 assert not isinstance(repeats, SeenIds)
                 if earlier is not None:
@@ -352,7 +345,7 @@ def _open_target(
     if is_file:
         return FileTarget(path)
     folder = Folder(path.with_name(path.name + ".job"), share)
-    if not is_collection(path) and not IS_ELSEWHERE.get():
+    if not is_collection(path):
         _forget_jobs(folder)
     if skip_unchanged:
         return ComparedTarget(
@@ -368,11 +361,6 @@ def _open_target(
     stack.enter_context(folder.locked())
     described = _described(encoder, survey, options, columns, share)
     return CollectionTarget(collection, folder, survey, per_shard, described, resume=resume)
-
-
-# Whether the collection of a job is elsewhere: of a shard below a URL only the job is fetched, and
-# what it noted holds although there is no collection beside it.
-IS_ELSEWHERE = ContextVar("IS_ELSEWHERE", default=False)
 
 
 def _forget_jobs(folder: Folder) -> None:
@@ -467,9 +455,6 @@ def _described(
         del chosen["fields"][name]
     if options.fields.id is None:  # rows are numbered: ids are distinct
         del chosen["on_duplicate"]
-    for name in ("dedupe", "changed_since"):  # earlier versions do not know them
-        if not chosen[name]:
-            del chosen[name]
     described = {
         "model": {
             "name": info.name,

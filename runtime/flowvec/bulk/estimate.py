@@ -140,9 +140,7 @@ def estimate_files(
         out_format = "npy"  # so that a machine without pyarrow can be measured
     fields = checked_fields(text_field, id_field, keep, max_text_bytes)
     fields = replace(fields, kept_as_json=out_format != "parquet")
-    options = BulkOptions(
-        out_format, fields, precision, prompt_name, "truncate", False, rows_per_shard
-    )
+    options = BulkOptions(out_format, fields, precision, prompt_name, "truncate", rows_per_shard)
     before: FolderInfo | None = None
     if out is None:
         sources = find_sources(as_inputs(inputs), input_format)

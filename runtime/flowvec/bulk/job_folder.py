@@ -20,6 +20,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,7 +34,6 @@ from flowvec.bulk.records import (
 )
 from flowvec.errors import BulkError
 from flowvec.files import lfs_advice_of
-from flowvec.texts.urls import recorded
 
 __all__ = ["JobFolder", "Journal"]
 
@@ -70,19 +70,15 @@ class JobFolder(ABC):
         dead_letters: name of the file with all dead letters.
     """
 
-    def __init__(self, path: Path, out: str, share: tuple[int, int], prefix: str = "_") -> None:
-        """Name the files, without touching them; the prefix is "" in folders of flowvec 0.1."""
+    def __init__(self, path: Path, out: str, share: tuple[int, int]) -> None:
+        """Name the files, without touching them."""
         self.path = path
         self.out = out
         self.share = share
         self._suffix = "" if share[1] == 1 else f".{share[0]}-of-{share[1]}"
-        self._name_files(prefix)
-
-    def _name_files(self, prefix: str) -> None:
-        self._prefix = prefix
-        self.manifest = f"{prefix}manifest{self._suffix}.json"
-        self.journal = f"{prefix}journal{self._suffix}.jsonl"
-        self.dead_letters = f"{prefix}dead_letter{self._suffix}.jsonl"
+        self.manifest = f"_manifest{self._suffix}.json"
+        self.journal = f"_journal{self._suffix}.jsonl"
+        self.dead_letters = f"_dead_letter{self._suffix}.jsonl"
 
     def where(self, name: str) -> str:
         """A file's full name, for messages."""
@@ -90,11 +86,11 @@ class JobFolder(ABC):
 
     def shard_dead_letters(self, shard: int) -> str:
         """The name of a shard's dead letters, until the job is complete."""
-        return f"{self._prefix}part-{shard:06}.dead_letter.jsonl"
+        return f"_part-{shard:06}.dead_letter.jsonl"
 
     def batches_name(self, shard: int, part: str) -> str:
         """The name of a file with work on an unfinished shard."""
-        return f"{self._prefix}part-{shard:06}.{part}{_BATCHES}"
+        return f"_part-{shard:06}.{part}{_BATCHES}"
 
     # --- what a kind of folder does ---------------------------------------------------------------
 
@@ -165,7 +161,7 @@ class JobFolder(ABC):
         return shares_in(self.sizes())
 
     def is_ours(self) -> bool:
-        """Whether the manifest is of a bulk job; bundles also have one."""
+        """Whether the manifest is of a bulk job."""
         try:
             self.read_manifest()
         except BulkError as error:
@@ -194,10 +190,6 @@ class JobFolder(ABC):
             raise _OtherManifestError(f"{where} is not the manifest of a bulk job")
         if manifest.pop("flowvec_bulk") != VERSION:
             raise BulkError(f"{where} was written by another version of flowvec")
-        if isinstance(inputs := manifest.get("inputs"), list):  # earlier versions recorded options
-            for one in inputs:
-                if isinstance(one, dict) and isinstance(path := one.get("path"), str):
-                    one["path"] = recorded(path)
         return manifest
 
     def present(
@@ -225,11 +217,10 @@ class JobFolder(ABC):
 
     def foreign_files(self) -> list[str]:
         """Names of files that do not belong to a bulk job."""
-        job_files = ("manifest.", "journal.", "dead_letter.", "part-", "lease.")
-        return sorted(
-            name for name in self.sizes()
-            if not (name.startswith(".lock") or name.removeprefix("_").startswith(job_files))
+        job_files = (
+            "_manifest.", "_journal.", "_dead_letter.", "_lease.", "part-", "_part-", ".lock"
         )  # fmt: skip
+        return sorted(name for name in self.sizes() if not name.startswith(job_files))
 
     def others(self) -> Iterator[JobFolder]:
         """Other shares of the work with a manifest in the folder."""
@@ -254,7 +245,7 @@ class JobFolder(ABC):
             self.write_blocks(self.dead_letters, (self.read(name) or b"" for name in dead))
         else:
             self.delete([self.dead_letters])
-        self.write_manifest({**content, "shards": [record.plain() for record in ordered]})
+        self.write_manifest({**content, "shards": [asdict(record) for record in ordered]})
 
     def split_dead_letters(
         self, records: Sequence[ShardRecord], present: Sequence[ShardRecord]

@@ -1,7 +1,6 @@
 """A bulk job's folder in a file system, with which it continues after a kill at any moment.
 
-A shard is written to a temporary file, synced and renamed. The first version of flowvec wrote the
-job's files without a leading `_`; a folder that has such files keeps their names.
+A shard is written to a temporary file, synced and renamed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Folder(JobFolder):
             path: the folder.
             share: (i, n) is the i-th of n shares of the work, from 1.
         """
-        super().__init__(path, str(path), share, "" if any(path.glob("manifest*.json")) else "_")
+        super().__init__(path, str(path), share)
         self._lock = path / f".lock{self._suffix}"
 
     @override
@@ -104,26 +103,15 @@ class Folder(JobFolder):
         return _JournalFile(self.path / self.journal)
 
     @override
-    def clear(self) -> None:
-        super().clear()
-        if not any(self.path.glob("manifest*.json")):
-            self._name_files("_")
-
-    @override
     def journal_files(self) -> list[str]:
         return [self.journal] if (self.path / self.journal).exists() else []
 
     @override
     def delete_leftovers(self) -> list[str]:
-        # Without a leading `_` in folders of the first version of flowvec.
-        own = tuple(
-            f"{name.removeprefix('_')}."
-            for name in (self.manifest, self.journal, self.dead_letters)
-        )
+        own = (f"{self.manifest}.", f"{self.journal}.", f"{self.dead_letters}.")
         partials = [
             name for name in self.sizes()
-            if name.endswith(".partial")
-            and (self.has_shard_file(name) or name.removeprefix("_").startswith(own))
+            if name.endswith(".partial") and (self.has_shard_file(name) or name.startswith(own))
         ]  # fmt: skip
         self.delete(partials)
         return partials

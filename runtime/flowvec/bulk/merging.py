@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def _merge(whole: JobFolder, folders: Sequence[JobFolder]) -> list[ShardRecord]:
         whole.write_blocks(whole.dead_letters, _letters(folders, records, order))
     described = {key: value for key, value in manifests[0].items() if key != "shards"}
     described["options"] = {**described["options"], "share": [1, 1]}
-    whole.write_manifest({**described, "shards": [record.plain() for record in records]})
+    whole.write_manifest({**described, "shards": [asdict(record) for record in records]})
     return records
 
 

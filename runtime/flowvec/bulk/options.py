@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import Literal, cast, get_args
 
-from flowvec.arguments import choice, flag, path_of, text_or_none, whole_number
+from flowvec.arguments import choice, path_of, text_or_none, whole_number
 from flowvec.arrow import imported_arrow
 from flowvec.bulk.records import check_share
 from flowvec.bulk.repeats import OnDuplicate
@@ -26,6 +26,7 @@ __all__ = [
     "ONE_FILE",
     "ROWS_PER_SHARD",
     "BulkOptions",
+    "Dedupe",
     "as_inputs",
     "check_options",
     "checked_fields",
@@ -40,6 +41,10 @@ MAX_TEXT_BYTES = 1 << 24
 ONE_FILE = 1 << 62
 
 
+# Where equal texts are encoded once.
+Dedupe = Literal["job", "window"]
+
+
 @dataclass(frozen=True, slots=True)
 class BulkOptions:
     """Options that decide the written bytes, besides the inputs and the model."""
@@ -49,10 +54,9 @@ class BulkOptions:
     precision: BulkPrecision
     prompt_name: str | None
     truncation: Truncation
-    dedup: bool
     rows_per_shard: int
     on_duplicate: OnDuplicate = "last"
-    dedupe: bool = False
+    dedupe: Dedupe | None = None
     changed_since: str | None = None  # SHA-256 of the earlier job's shards
 
 
@@ -177,7 +181,6 @@ def check_options(
     choice("precision", options.precision, BULK_PRECISIONS)
     whole_number("rows_per_shard", options.rows_per_shard, 1, ONE_FILE - 1)
     choice("truncation", options.truncation, get_args(Truncation))
-    flag("dedup", options.dedup)
     text_or_none("prompt_name", options.prompt_name)
     if is_file and share[1] > 1:
         raise InputValueError("a single file cannot be divided into shares; name a folder")

@@ -44,7 +44,7 @@ class ShardRecord:
         sha256: SHA-256 of the file.
         map_sha256: SHA-256 of the row map beside a .npy shard.
         duplicates: rows that were left out because another row has the same id.
-        codes: dead letters of each kind; empty in journals of earlier versions.
+        codes: dead letters of each kind.
         texts_sha256: SHA-256 of the texts file, with `dedupe` or `changed_since`.
     """
 
@@ -60,13 +60,6 @@ class ShardRecord:
     codes: Mapping[str, int] = field(default_factory=dict)
     texts_sha256: str | None = None
 
-    def plain(self) -> dict[str, Any]:
-        """The record as JSON values; `ShardRecord(**plain)` reads them."""
-        values = asdict(self)
-        if self.texts_sha256 is None:  # earlier versions do not know it
-            del values["texts_sha256"]
-        return values
-
     @property
     def rows_in(self) -> int:
         """Input rows of the shard."""
@@ -75,7 +68,7 @@ class ShardRecord:
 
 def journal_line(record: ShardRecord) -> bytes:
     """A finished shard as a line of a journal."""
-    return json.dumps(record.plain()).encode() + b"\n"
+    return json.dumps(asdict(record)).encode() + b"\n"
 
 
 def journal_records(lines: Iterable[bytes]) -> list[ShardRecord]:
@@ -105,10 +98,9 @@ def shares_in(names: Iterable[str]) -> list[tuple[int, int]]:
     """Shares with a manifest among the names of a folder's files, as (i, n)."""
     shares = set()
     for name in names:
-        plain = name.removeprefix("_")
-        if not (plain.startswith("manifest") and plain.endswith(".json")):
+        if not (name.startswith("_manifest") and name.endswith(".json")):
             continue
-        middle = plain.removeprefix("manifest").removesuffix(".json")
+        middle = name.removeprefix("_manifest").removesuffix(".json")
         index, _, count = middle.removeprefix(".").partition("-of-")
         if not middle:
             shares.add((1, 1))

@@ -250,7 +250,7 @@ class Work:
                 if self._known is not None:
                     choice = self._known.choose(window)
                     texts, index = choice.texts, _TextIndex(choice.index, choice)
-                elif self._options.dedup:
+                elif self._options.dedupe == "window":
                     texts, repeats = _distinct(window.texts)
                     index = _TextIndex(repeats)
                 waiting.append((window, index))

@@ -31,8 +31,7 @@ class BulkSummary:
         dead_letters: rows that could not be embedded, in all runs.
         duplicates: rows that were left out because another row has the same id, in all runs.
         duplicate_ids: the first few of these ids, in this run.
-        codes: dead letters of each kind, in all runs. Those written before version 0.2 are not
-            counted.
+        codes: dead letters of each kind, in all runs.
         blank: blank lines, which are not rows: those of jsonl, and of txt for a collection.
         shards: shards that were finished, in all runs.
         shards_before: shards that earlier runs had finished.

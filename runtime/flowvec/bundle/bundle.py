@@ -3,7 +3,7 @@
     manifest.json     what the bundle is, and the SHA-256 and size of every other file
     model.onnx        tokens in, vectors out, in one file
     tokenizer.json    a Hugging Face `tokenizers` file, without truncation or padding
-    references.npz    token ids with their vectors, which an engine must reproduce (from format 2)
+    references.npz    token ids with their vectors, which an engine must reproduce
 
 The manifest lists all files. A file that it does not name, a missing file, a link, another size or
 another hash is refused before any native code reads the bytes.

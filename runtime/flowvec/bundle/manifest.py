@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from flowvec.errors import BundleError
@@ -17,7 +17,6 @@ __all__ = [
     "MANIFEST",
     "MODEL",
     "RANGES",
-    "READABLE_VERSIONS",
     "REFERENCES",
     "SIMILARITIES",
     "TOKENIZER",
@@ -34,11 +33,7 @@ __all__ = [
     "Weights",
 ]
 
-# 2: references.npz is part of every bundle. 3: bundles of other kinds than embedders. Embedders are
-# still written as 2, so an older flowvec reads them, and refuses other kinds by their version.
-FORMAT_VERSION = 2
-_VERSION_OF_KINDS = 3
-READABLE_VERSIONS = (1, 2, 3)
+FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
@@ -154,7 +149,7 @@ class Manifest:
         licence: licence of the weights, if known.
         parity: figures of the comparison with the source model in torch.
         files: every other file of the bundle.
-        layers: transformer layers of the graph; 0 for a sum over embeddings; None if not recorded.
+        layers: transformer layers of the graph; 0 for a sum over embeddings; None if not known.
         proved_on: by variant, the processor on which the exporter compared it with float32. A load
             compares again: see `flowvec.encoder.proof`.
         kind: `embedder`, `reranker`, `sparse` or `multi_vector`.
@@ -191,25 +186,11 @@ class Manifest:
     max_characters: int | None = None
     max_active_dims: int | None = None
     late_interaction: LateInteraction | None = None
-    format_version: int = field(default=FORMAT_VERSION)
-
-    def __post_init__(self) -> None:
-        if self.kind != "embedder":
-            object.__setattr__(self, "format_version", _VERSION_OF_KINDS)
+    format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
         """The text of `manifest.json`, with sorted keys: equal manifests give equal bytes."""
-        content = asdict(self)
-        if self.layers is None:
-            del content["layers"]
-        if not self.proved_on:
-            del content["proved_on"]
-        if self.kind == "embedder":
-            del content["kind"]
-        for name in ("head", "max_characters", "max_active_dims", "late_interaction"):
-            if content[name] is None:
-                del content[name]
-        return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        return json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Manifest:
@@ -225,52 +206,37 @@ class Manifest:
         if not isinstance(raw, dict):
             raise BundleError(f"{where} must hold a JSON object")
         version = raw.get("format_version")
-        if type(version) is not int or version not in READABLE_VERSIONS:
+        if type(version) is not int or version != FORMAT_VERSION:
             raise BundleError(
-                f"{where} has format_version {version!r}; this flowvec reads "
-                f"{', '.join(map(str, READABLE_VERSIONS))}"
+                f"{where} has format_version {version!r}; this flowvec reads {FORMAT_VERSION}"
             )
         names = {f.name for f in fields(cls)}
-        needed = {f.name for f in fields(cls) if f.default is f.default_factory is MISSING}
-        if missing := sorted(needed - raw.keys()):
+        if missing := sorted(names - raw.keys()):
             raise BundleError(f"{where} lacks {', '.join(missing)}")
         if unknown := sorted(raw.keys() - names):
             raise BundleError(f"{where} has unknown fields {', '.join(map(str, unknown))}")
-        defaults: dict[str, Any] = {
-            "layers": None,
-            "proved_on": {},
-            "kind": "embedder",
-            "head": None,
-            "max_characters": None,
-            "max_active_dims": None,
-            "late_interaction": None,
-        }
-        return cls(**_checked({**defaults, **raw}, where))
+        return cls(**_checked(raw, where))
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 over everything that decides a vector: models with equal fingerprints agree.
 
-        It covers the hashes of the graph and the tokenizer, max_length, prompts and output
+        It covers the hashes of the graph and the tokenizer, the lengths, prompts and output
         options; names, parity figures and variants of the graph do not change it.
         """
         material = {
             "model": self.files[MODEL].sha256,
             "tokenizer": self.files[TOKENIZER].sha256,
             "max_length": self.max_length,
+            "max_characters": self.max_characters,
             "prompts": self.prompts,
             "default_prompt_name": self.default_prompt_name,
             "normalised": self.normalised,
             "dim": self.dim,
+            "head": self.head and asdict(self.head),
+            "max_active_dims": self.max_active_dims,
+            "late_interaction": self.late_interaction and asdict(self.late_interaction),
         }
-        if self.head is not None:
-            material["head"] = asdict(self.head)
-        if self.max_characters is not None:
-            material["max_characters"] = self.max_characters
-        if self.max_active_dims is not None:
-            material["max_active_dims"] = self.max_active_dims
-        if self.late_interaction is not None:
-            material["late_interaction"] = asdict(self.late_interaction)
         return hashlib.sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()
 
 
@@ -341,15 +307,11 @@ def _checked(raw: dict[str, Any], where: str) -> dict[str, Any]:
             f"the record of {name} must hold bytes and sha256",
         )
         records[name] = FileRecord(**record)
-    needed = (MODEL, TOKENIZER) if raw["format_version"] == 1 else (MODEL, TOKENIZER, REFERENCES)
-    for name in needed:
+    for name in (MODEL, TOKENIZER, REFERENCES):
         need(name in records, f"files must list {name}")
     checked = dict(raw)
     head = raw["head"]
     need(is_reranker == (head is not None), "a head is what a reranker has, and no other kind")
-    of_kind = raw["format_version"] == _VERSION_OF_KINDS
-    is_embedder = raw["kind"] == "embedder"
-    need(is_embedder != of_kind, "format_version 3 is for every kind but an embedder")
     active = raw["max_active_dims"]
     need(
         active is None or (raw["kind"] == "sparse" and is_count(active, raw["dim"])),

@@ -13,7 +13,7 @@ from flowvec.bundle.manifest import FORMAT_VERSION
 __all__ = ["Origin", "read_origin"]
 
 # Raised when the exporter makes other graphs of the same checkpoint, so that they are made again.
-_EXPORT_VERSION = 2
+_EXPORT_VERSION = 1
 _MOST_BYTES = 1 << 16
 
 

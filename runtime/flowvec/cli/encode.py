@@ -90,7 +90,6 @@ def encode(
     truncation: Annotated[
         str, typer.Option(help="truncate: cut long texts; error: make them dead letters.")
     ] = "truncate",
-    dedup: Annotated[bool, typer.Option("--dedup", hidden=True)] = False,
     dedupe: Annotated[
         bool,
         typer.Option(
@@ -174,8 +173,6 @@ def encode(
         raise InputValueError("give either --out or --into")
     if into is not None:
         out, out_format = str(into), "collection"
-    if dedup:
-        typer.echo("--dedup is deprecated, and removed in 0.3: give --dedupe", err=True)
     is_too_many = dead_letter_rule(max_dead)
     progress = progress_option(progress_kind)
     on_ray = _on_ray(engine, address, workers, cpus_per_worker, gpus_per_worker)
@@ -209,7 +206,6 @@ def encode(
                 cast(str, out),
                 out_format=cast(Any, out_format),
                 truncation=cast(Any, truncation),
-                dedup=dedup,
                 dedupe=dedupe,
                 changed_since=changed_since,
                 on_duplicate=cast(Any, on_duplicate),

@@ -118,9 +118,10 @@ def warn_of_absent_fields(names: Iterable[str]) -> None:
 
 def rejected_in_words(summary: BulkSummary) -> str:
     """Counts of dead letters and repeated ids in words; empty if there are none."""
-    dead = f", {counted(summary.dead_letters, 'dead letter')}" if summary.dead_letters else ""
-    if summary.dead_letters and summary.codes:
-        dead += " (" + ", ".join(f"{n} {code}" for code, n in summary.codes.items()) + ")"
+    dead = ""
+    if summary.dead_letters:
+        kinds = ", ".join(f"{n} {code}" for code, n in summary.codes.items())
+        dead = f", {counted(summary.dead_letters, 'dead letter')} ({kinds})"
     if summary.duplicates:
         named = ", ".join(map(repr, summary.duplicate_ids))
         more = ", ..." if summary.duplicates > len(summary.duplicate_ids) else ""

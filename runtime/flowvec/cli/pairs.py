@@ -10,7 +10,7 @@ from flowvec.cli.options import MODEL_HELP, Compute, Format, Json, Provider, Tex
 from flowvec.cli.search import shorten
 from flowvec.collection.mining import most_similar_pairs
 from flowvec.encoder.encoder import Encoder
-from flowvec.texts.inputs import naming_rows, read_rows
+from flowvec.texts.rows import naming_rows, read_rows
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 

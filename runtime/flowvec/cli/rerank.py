@@ -11,7 +11,7 @@ from flowvec.cli.rerankers import load_reranker
 from flowvec.cli.search import shorten
 from flowvec.errors import InputValueError
 from flowvec.multi_vector.encoder import MultiVectorEncoder
-from flowvec.texts.inputs import naming_rows, read_rows
+from flowvec.texts.rows import naming_rows, read_rows
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 

@@ -242,7 +242,7 @@ def _of_job(folder: Path) -> dict[str, str]:
         InputValueError: the job is not complete.
     """
     recorded: dict[str, str] = {}
-    for file in sorted((*folder.glob("_manifest*.json"), *folder.glob("manifest*.json"))):
+    for file in sorted(folder.glob("_manifest*.json")):
         try:
             manifest = json.loads(file.read_text(encoding="utf-8"))
             if "flowvec_bulk" not in manifest:
@@ -253,7 +253,7 @@ def _of_job(folder: Path) -> dict[str, str]:
             share = manifest["options"]["share"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputValueError(f"{file} cannot be read: {error}") from None
-        if "shards" not in manifest or len(list(folder.glob(f"*manifest*of-{share[1]}.json"))) != (
+        if "shards" not in manifest or len(list(folder.glob(f"_manifest*of-{share[1]}.json"))) != (
             share[1] if share[1] > 1 else 0
         ):
             raise InputValueError(

@@ -44,17 +44,10 @@ from flowvec.encoder.references import (
     reference_ids_per_token,
     reference_pairs,
 )
-from flowvec.engine.onnxruntime_session import Session
-from flowvec.engine.providers import CPU, OPENVINO, Engine
+from flowvec.engine.providers import Engine
 from flowvec.engine.selection import GraphSession, open_session
-from flowvec.errors import (
-    BundleError,
-    EngineError,
-    EngineNotProvedError,
-    MissingDependencyError,
-    ProviderUnavailableError,
-)
-from flowvec.machine import cpu_features, cpu_name, gpu_names, vector_instructions
+from flowvec.errors import EngineError, EngineNotProvedError
+from flowvec.machine import cpu_name, gpu_names, vector_instructions
 from flowvec.tokenizer.pairs import PairTokenizer
 from flowvec.tokenizer.tokenizer import Tokenizer
 from flowvec.user_cache import cache_folder, installed_versions, write_cached
@@ -96,7 +89,7 @@ _SHORT = 0.25
 # logits. Scores have no direction that a cosine could compare.
 MAX_LOGIT_ERROR_OF = {"float32": 0.01, "bfloat16": 0.25, "float16": 0.25, "int8": 0.5}
 
-_FORMAT = 3
+_FORMAT = 1
 _MOST_WAITING = 10.0  # seconds
 # Environment variables that make OpenVINO, oneDNN and ONNX Runtime use other kernels.
 _ENGINE_VARIABLES = ("ONEDNN_", "DNNL_", "OV_", "ORT_")
@@ -152,8 +145,7 @@ def open_proved(
     """Load a bundle's graph on an engine, and compare it with the bundle's reference vectors.
 
     Args:
-        bundle: what to load. A bundle of format 1 has no references: they are computed on ONNX
-            Runtime's CPU provider in float32 and kept in the user's cache.
+        bundle: what to load.
         engine: what to load it on.
         mode: `cached` compares once per machine; `always` compares at every load; `never` trusts
             the engine.
@@ -170,21 +162,14 @@ def open_proved(
     if mode == "never":
         unseen = Proof(False, None, limit, 0, None, "the Encoder was loaded with proof='never'")
         return opened(bundle, engine), unseen
-    known = None if mode == "always" or _may_differ(bundle, engine) else _recall(bundle, engine)
+    known = None if mode == "always" else _recall(bundle, engine)
     if known is not None and not known.proved:
         raise _refusal(engine, known)
     session = opened(bundle, engine)
     if known is not None:
         return session, known
     begun = time.perf_counter()
-    references = _references_of(bundle, session)
-    if references is None:
-        reason = (
-            "the bundle is of format 1, and its reference vectors cannot be computed without ONNX "
-            "Runtime; export it again"
-        )
-        logger.warning("%s is not proved on %s: %s", bundle.path, engine.provider, reason)
-        return session, Proof(False, None, limit, 0, None, reason)
+    references = References.read(bundle.path / REFERENCES, bundle.manifest.dim, kind)
     try:
         proof = compare(session, references, bundle.manifest.pad_id, kind)
     except EngineError as error:
@@ -409,56 +394,13 @@ def make_bundle_references(bundle: Bundle, session: GraphSession) -> References:
     return make_references(session.run, ids, manifest.pad_id)
 
 
-def _references_of(bundle: Bundle, session: GraphSession) -> References | None:
-    """The bundle's references; computed ones for format 1, or None if that is not possible."""
-    dim = bundle.manifest.dim
-    if REFERENCES in bundle.manifest.files:
-        return References.read(bundle.path / REFERENCES, dim, bundle.manifest.kind)
-    file: Path | None = None
-    try:
-        file = cache_folder() / "references" / f"{bundle.fingerprint}.npz"
-        if file.exists():
-            return References.read(file, dim)
-    except (*_CACHE_ERRORS, BundleError) as error:
-        logger.debug("cached references are ignored: %s", error)
-    exact = session
-    if (session.engine.provider, session.engine.compute) != (CPU, "float32"):
-        try:
-            exact = Session(bundle, Engine(CPU, "float32", 1))
-        except (MissingDependencyError, ProviderUnavailableError) as error:
-            logger.debug("references: %s", error)
-            return None
-    references = make_bundle_references(bundle, exact)
-    if file is not None:
-        try:
-            write_cached(file, references.to_bytes())
-        except _CACHE_ERRORS as error:
-            logger.debug("references are not kept: %s", error)
-    return references
-
-
 # --- what is kept ---------------------------------------------------------------------------------
-
-
-def _may_differ(bundle: Bundle, engine: Engine) -> bool:
-    """Whether one load can be right and the next one wrong, so that no result is kept.
-
-    OpenVINO's fault with AMX is a race between streams while a graph is compiled. It cannot happen
-    with bundles of format 2, but with those of format 1.
-    """
-    return (
-        (engine.provider, engine.compute) == (OPENVINO, "int8")
-        and engine.streams > 1
-        and bundle.manifest.format_version == 1
-        and not {"amx_bf16", "amx_int8"}.isdisjoint(cpu_features())
-    )
 
 
 def _file(bundle: Bundle, engine: Engine) -> Path:
     """The cache file of a result."""
     files = bundle.manifest.files
     graph = files.get(bundle.graph(engine.variant).name)
-    references = files.get(REFERENCES)
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -469,7 +411,7 @@ def _file(bundle: Bundle, engine: Engine) -> Path:
         __version__,
         bundle.fingerprint,
         graph and graph.sha256,
-        references and references.sha256,
+        files[REFERENCES].sha256,
         asdict(engine),
         installed_versions(),
         cpu_name(),

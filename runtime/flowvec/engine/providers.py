@@ -26,7 +26,6 @@ __all__ = [
     "Engine",
     "choose",
     "computes_of",
-    "current_name",
     "default_max_batch_tokens",
     "has_bfloat16",
     "why_not",
@@ -77,8 +76,6 @@ _COMPUTES_OF: dict[str, tuple[str, ...]] = {
     CUDA: ("float32", "float16"),
     TENSORRT: ("float32", "float16"),
 }
-# A provider's former name, which is understood until 0.3.
-_RENAMED = {"OpenVINOExecutionProvider": OPENVINO}
 # Instruction sets of which a processor must have one, by provider and compute type.
 _NEEDED_FEATURES: dict[tuple[str, str], tuple[str, ...]] = {
     # ONNX Runtime multiplies in bfloat16 on ARM only.
@@ -254,11 +251,6 @@ def _able(status: Mapping[str, str | None], device: str, provider: str | None) -
         return able
     reasons = "; ".join(dict.fromkeys(str(status[name]) for name in fitting))
     raise ProviderUnavailableError(f"{provider or device} was asked for, but {reasons}")
-
-
-def current_name(provider: str) -> str:
-    """A provider's name today; another name than those that changed is returned as it is."""
-    return _RENAMED.get(provider, provider)
 
 
 def has_bfloat16(features: Collection[str]) -> bool:

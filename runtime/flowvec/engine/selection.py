@@ -22,7 +22,6 @@ from flowvec.engine.providers import (
     Device,
     Engine,
     choose,
-    current_name,
 )
 from flowvec.engine.tuned import Tuned
 from flowvec.errors import InputValueError, MissingDependencyError, ProviderUnavailableError
@@ -96,14 +95,6 @@ def choose_engine(
         InputValueError: an argument is not one of the choices.
         MissingDependencyError: ONNX Runtime is not installed, and nothing else was asked for.
     """
-    if provider is not None and current_name(provider) != provider:
-        logger.warning(
-            "the provider %s is now called %s: flowvec runs OpenVINO itself, not the plugin of "
-            "ONNX Runtime",
-            provider,
-            current_name(provider),
-        )
-        provider = current_name(provider)
     status = provider_status()
     try:
         return choose(

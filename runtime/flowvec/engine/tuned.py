@@ -24,7 +24,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 3
+_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@ fields."""
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Set
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -11,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 import numpy as np
 
+from flowvec.files import BYTE_ORDER_MARK
 from flowvec.server.collection_bodies import ids_of
 from flowvec.server.lone_surrogates import strings_at, without_lone_surrogates
 from flowvec.server.refusal import Refusal
@@ -81,7 +81,7 @@ def decoded(with_: msgspec.json.Decoder[S], body: bytes) -> tuple[S, Set[str]]:
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:
-            content, places = without_lone_surrogates(body.removeprefix(codecs.BOM_UTF8))
+            content, places = without_lone_surrogates(body.removeprefix(BYTE_ORDER_MARK))
             return with_.decode(content), strings_at(content, places) if places.size else _NONE
     except msgspec.ValidationError as error:
         raise misfit("the body", error, with_.type) from None

@@ -19,7 +19,6 @@ from flowvec.server import (
     rerank,
     tei,
     tei_vectors,
-    viewer,
 )  # fmt: skip
 from flowvec.server.answer import Answer, json_answer
 from flowvec.server.answer_types import (
@@ -138,10 +137,7 @@ async def _openapi(served: Served, request: Request) -> Answer:
     return json_answer(document_of(_documented(served.settings)))
 
 
-ROUTES += [
-    _get("/openapi.json", _openapi),
-    _get("/docs", viewer.page, is_open=True),
-]
+ROUTES.append(_get("/openapi.json", _openapi))
 
 # Routes that only the page uses, and files of the page, which are not part of the API.
 _OF_PAGE: list[Route] = [
@@ -158,7 +154,6 @@ _OF_PAGE: list[Route] = [
     _get("/v1/live", live.live),
 ]
 _FILES = [_get("/page/{file*}", assets.file, is_open=True)]
-_VIEWER_FILES = [_get("/docs/{file}", viewer.file, is_open=True)]
 ROUTES += _OF_PAGE
 
 
@@ -168,7 +163,7 @@ def _documented(settings: Settings) -> list[Route]:
 
 def routes_of(settings: Settings) -> list[Route]:
     """The routes of a server: without a page, those that it uses are left out."""
-    return _documented(settings) + _VIEWER_FILES + (_FILES if settings.page else [])
+    return _documented(settings) + (_FILES if settings.page else [])
 
 
 class Routes:

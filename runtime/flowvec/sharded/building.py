@@ -11,8 +11,7 @@ from typing import Any, TypeVar, cast
 
 from flowvec.arguments import choice, whole_number
 from flowvec.bulk import BulkSummary, RayWorkers, encode_files
-from flowvec.bulk.collection_output import ADVICE
-from flowvec.bulk.encoding import IS_ELSEWHERE
+from flowvec.bulk.collection_output import ADVICE, open_collection
 from flowvec.bulk.options import as_inputs
 from flowvec.bulk.own_files import OwnFiles
 from flowvec.bulk.ray_workers import cause_of, connected_ray, cpus_of
@@ -195,8 +194,10 @@ def _build(
     """Fill or continue one shard, in a Ray process; `holder` has the lease of a URL."""
     name = shard_name(number)
 
-    def fill(folder: Path) -> BulkSummary:
+    def fill(folder: Path, is_stored: bool = False) -> BulkSummary:
         with dense.load(Encoder) as encoder:
+            if is_stored:  # a job's notes only hold beside a collection: an empty one will do
+                open_collection(folder, encoder, options.get("precision", "float32")).close()
             try:
                 return encode_files(
                     encoder, inputs, folder, out_format="collection",
@@ -241,7 +242,7 @@ def _build(
 def _build_below_url(
     store: ObjectStore,
     name: str,
-    fill: Callable[[Path], BulkSummary],
+    fill: Callable[[Path, bool], BulkSummary],
     complete: Callable[[Path], object],
     check: Callable[[], object],
     made: dict[str, str],
@@ -253,7 +254,8 @@ def _build_below_url(
     Args:
         store: where the shards are.
         name: the shard's name.
-        fill: fills the collection in a folder; its job is in the folder `NAME.job` beside it.
+        fill: fills the collection in a folder; its job is in the folder `NAME.job` beside it. Its
+            second argument is whether the filled collection is in the store already.
         complete: makes what the collection has besides rows, as far as it is missing.
         check: called before each write; raises if this job has lost the right to write.
         made: what the collection is to have besides rows.
@@ -267,13 +269,10 @@ def _build_below_url(
             # The manifest of a complete job: the same job does nothing, and another one is refused.
             job.mkdir()
             fetch(store, before.job, job)
-        token = IS_ELSEWHERE.set(is_there)
         try:
-            done = replace(fill(folder), out=f"{store.url}/{name}")
+            done = replace(fill(folder, is_there), out=f"{store.url}/{name}")
         except BulkError as error:
             raise BulkError(str(error).replace(str(folder), f"{store.url}/{name}")) from None
-        finally:
-            IS_ELSEWHERE.reset(token)
         if is_there and before is not None and before.lacks(made):
             # The rows stay, and what they lack is made of them.
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,9 +1,11 @@
-"""Tells texts in UTF-16 and UTF-32 from UTF-8, which is what flowvec reads."""
+"""Text files in UTF-8, without byte order mark; others are refused."""
 
 from __future__ import annotations
 
 import codecs
 from typing import IO
+
+from flowvec.files import BYTE_ORDER_MARK
 
 __all__ = ["OtherEncodingError", "Utf8File", "check_encoding"]
 
@@ -23,6 +25,7 @@ _ZEROS = (
     ("UTF-16BE", (0,), 2, 0.1),
 )
 _SAMPLE = 4096  # bytes
+_LONGEST_MARK = 4
 
 
 class OtherEncodingError(Exception):
@@ -46,23 +49,35 @@ def check_encoding(start: bytes) -> None:
 
 
 class Utf8File:
-    """A file of texts, whose beginning is checked when it is read."""
+    """A file of texts, read in blocks. Its encoding is checked in the first one.
 
-    def __init__(self, file: IO[bytes]) -> None:
+    Attributes:
+        mark_bytes: bytes of a byte order mark, which is left out; known after the first block.
+    """
+
+    def __init__(self, file: IO[bytes], *, at_start: bool = True) -> None:
+        """Read an open file, from its start or from any other place in it."""
+        self.mark_bytes = 0
         self._file = file
-        self._is_checked = False
+        self._is_at_start = at_start
 
-    def read(self, size: int) -> bytes:
-        """The next bytes, at most so many.
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, about this many; empty at the end.
 
         Raises:
             OtherEncodingError: the file is in UTF-16 or UTF-32.
         """
         block = self._file.read(size)
-        if not self._is_checked:
-            check_encoding(block)
-            self._is_checked = True
-        return block
+        if not self._is_at_start:
+            return block
+        self._is_at_start = False
+        while len(block) < _LONGEST_MARK and (more := self._file.read(size)):
+            block += more
+        check_encoding(block)
+        if not block.startswith(BYTE_ORDER_MARK):
+            return block
+        self.mark_bytes = len(BYTE_ORDER_MARK)
+        return block[self.mark_bytes :] or self._file.read(size)
 
 
 def _has_zeros(sample: bytes, name: str, places: tuple[int, ...], width: int, share: float) -> bool:

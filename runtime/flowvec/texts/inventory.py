@@ -166,6 +166,7 @@ def _count_lines(
     wanted = -first % rows_per_shard
     with open_binary(source, seen=take) as file:
         while block := file.read(_BLOCK):
+            place = place or file.mark_bytes
             if wanted == 0 and not offsets:
                 offsets[0] = 0 if seekable else None
                 wanted = rows_per_shard

@@ -6,16 +6,21 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import Protocol
 
-from flowvec.files import BYTE_ORDER_MARK
-
-__all__ = ["BadRecord", "csv_records", "json_reason", "lines_of"]
+__all__ = ["BadRecord", "Blocks", "csv_records", "json_reason", "lines_of"]
 
 _BLOCK = 1 << 20
 
 
-def lines_of(file: IO[bytes], limit: int) -> Iterator[list[bytes | None]]:
+class Blocks(Protocol):
+    """A file that is read in blocks."""
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, about this many; empty at the end."""
+
+
+def lines_of(file: Blocks, limit: int) -> Iterator[list[bytes | None]]:
     """Lines without their ends (LF or CR LF), in lists; None stands for a line over the limit.
 
     Memory is bounded by the limit and the block size.
@@ -67,7 +72,7 @@ class BadRecord:
     reason: str
 
 
-def csv_records(file: IO[bytes], limit: int) -> Iterator[list[str] | BadRecord]:
+def csv_records(file: Blocks, limit: int) -> Iterator[list[str] | BadRecord]:
     """Records of a csv file, its header first, or `BadRecord`; blank lines are skipped.
 
     Python's csv has one limit for the length of a field in the whole process, and continues in the
@@ -81,15 +86,10 @@ def csv_records(file: IO[bytes], limit: int) -> Iterator[list[str] | BadRecord]:
         limit: most bytes of a field; a longer one is a `BadRecord`.
     """
     cutter = _CsvCutter(limit)
-    block = file.read(_BLOCK)
-    while len(block) < len(BYTE_ORDER_MARK) and (more := file.read(_BLOCK)):
-        block += more
-    block = block.removeprefix(BYTE_ORDER_MARK) or file.read(_BLOCK)
-    while block:
+    while block := file.read(_BLOCK):
         for record in cutter.cut(block):
             if record:
                 yield record if isinstance(record, BadRecord) else _csv_fields(record, limit)
-        block = file.read(_BLOCK)
     if last := cutter.rest():
         yield last if isinstance(last, BadRecord) else _csv_fields(last, limit)
 

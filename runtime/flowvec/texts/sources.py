@@ -298,8 +298,8 @@ def _why(error: BaseException) -> str:
 @contextmanager
 def open_binary(
     source: Source, offset: int = 0, seen: Callable[[memoryview], object] | None = None
-) -> Iterator[IO[bytes]]:
-    """A text file's decompressed bytes, from an offset.
+) -> Iterator[Utf8File]:
+    """A text file's decompressed bytes, from an offset, without a byte order mark.
 
     Args:
         source: the file.
@@ -310,12 +310,16 @@ def open_binary(
         InputValueError: it cannot be read, is damaged, or is in UTF-16; also inside the block.
     """
     try:
-        with source.open() as raw:
+        opened = source.open()
+    except OSError as error:
+        raise InputValueError(f"cannot read {source.name}: {_why(error)}") from None
+    try:
+        with opened as raw:
             if offset:
                 raw.seek(offset)
             watched = raw if seen is None else cast(IO[bytes], _Watched(raw, seen))
             file = decompressed(name_of(source.path), watched)
-            yield file if offset else cast(IO[bytes], Utf8File(file))
+            yield Utf8File(file, at_start=not offset)
             if seen is not None:  # bytes that the decompressor did not read
                 while watched.read(_BLOCK):
                     pass

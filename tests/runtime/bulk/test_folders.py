@@ -1,4 +1,4 @@
-"""What a bulk job leaves on disk: read by others, by later versions, and next to other shares."""
+"""What a bulk job leaves on disk: read by others, of a fixed format, and next to other shares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import pytest
 
 from flowvec import Collection, Encoder
 from flowvec.bulk import encode_files, verify_folder
+from flowvec.bulk.records import VERSION
 from flowvec.errors import BulkError
+from tests.data.make_bulk import OPTIONS
 from tests.makers import write_jsonl
 from tests.runtime.bulk.conftest import letters_of
 
@@ -127,42 +129,45 @@ def test_mixed_shares_do_not_verify(tmp_path: Path, tiny: Encoder) -> None:
     assert "b.jsonl" in problem
 
 
-# --- an earlier version ---------------------------------------------------------------------------
+# --- the format -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What flowvec 0.1 wrote: a whole job, and one that was stopped after two of four shards."""
-    folder = Path(shutil.copytree(FORMATS / "bulk-v1", tmp_path / "earlier"))
+    """The fixture: a whole job, and one that was stopped after two of four shards."""
+    folder = Path(shutil.copytree(FORMATS / f"bulk-v{VERSION}", tmp_path / "earlier"))
     monkeypatch.chdir(folder)
     return folder
 
 
-def test_a_folder_of_an_earlier_version_verifies_and_resumes(earlier: Path) -> None:
+def test_a_folder_that_was_written_before_verifies_and_resumes(earlier: Path) -> None:
     assert not verify_folder(earlier / "whole").problems
-    options: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 10, "id_field": "id",
-                               "keep": ["n"]}  # fmt: skip
-    with Encoder.load(FORMATS / "bundle-v2", provider="cpu", compute="float32") as encoder:
-        done = encode_files(encoder, "in.jsonl", earlier / "begun", **options)
-        again = encode_files(encoder, "in.jsonl", earlier / "whole", **options)
+    with Encoder.load(FORMATS / "bundle-v1", provider="cpu", compute="float32") as encoder:
+        done = encode_files(encoder, "in.jsonl", earlier / "begun", **OPTIONS)
+        again = encode_files(encoder, "in.jsonl", earlier / "whole", **OPTIONS)
     assert (done.shards_before, done.shards, done.rows, done.dead_letters) == (2, 4, 36, 4)
     assert (again.encoded, again.rows) == (0, 36)
     assert not verify_folder(earlier / "begun").problems
     names = sorted(file.name for file in (earlier / "whole").iterdir())
     assert sorted(file.name for file in (earlier / "begun").iterdir()) == names
     for name in names:
-        if name.startswith(("part-", "dead")) and not name.endswith(".npy"):
+        if name.startswith(("part-", "_part-", "_dead")) and not name.endswith(".npy"):
             assert (earlier / "begun" / name).read_bytes() == (
                 earlier / "whole" / name
             ).read_bytes()
 
 
-def test_a_folder_restarted_without_resume_has_the_current_file_names(earlier: Path) -> None:
-    with Encoder.load(FORMATS / "bundle-v2", provider="cpu") as encoder:
-        encode_files(encoder, "in.jsonl", earlier / "begun", out_format="npy", resume=False)
-    names = {file.name for file in (earlier / "begun").iterdir()}
-    assert names == {".lock", "_manifest.json", "_dead_letter.jsonl", "part-000000.npy",
-                     "part-000000.rows.jsonl"}  # fmt: skip
+def test_a_folder_of_a_newer_format_is_refused(earlier: Path) -> None:
+    file = earlier / "begun/_manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "flowvec_bulk": VERSION + 1}))
+    before = {path.name: path.read_bytes() for path in (earlier / "begun").iterdir()}
+    with (
+        Encoder.load(FORMATS / "bundle-v1", provider="cpu") as encoder,
+        pytest.raises(BulkError, match=r"_manifest\.json was written by another version"),
+    ):
+        encode_files(encoder, "in.jsonl", earlier / "begun", **OPTIONS)
+    after = {path.name: path.read_bytes() for path in (earlier / "begun").iterdir()}
+    assert {name: content for name, content in after.items() if name != ".lock"} == before
 
 
 @pytest.mark.parametrize(
@@ -176,9 +181,9 @@ def test_a_folder_restarted_without_resume_has_the_current_file_names(earlier: P
     ],
 )
 def test_a_damaged_manifest_is_named(earlier: Path, content: str) -> None:
-    (earlier / "begun/manifest.json").write_text(content)
+    (earlier / "begun/_manifest.json").write_text(content)
     with (
-        Encoder.load(FORMATS / "bundle-v2", provider="cpu") as encoder,
+        Encoder.load(FORMATS / "bundle-v1", provider="cpu") as encoder,
         pytest.raises(BulkError, match=r"manifest|another job"),
     ):
         encode_files(encoder, "in.jsonl", earlier / "begun", out_format="npy")

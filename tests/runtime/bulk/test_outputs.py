@@ -182,23 +182,6 @@ def test_dedupe_encodes_duplicate_texts_once(tmp_path: Path, tiny: Encoder) -> N
     np.testing.assert_allclose(np.load(tmp_path / "once.npy"), tiny.encode(texts), atol=1e-5)
 
 
-def test_the_old_name_of_dedupe_still_works(tmp_path: Path, tiny: Encoder, flowvec) -> None:
-    """A folder that was begun with it is continued."""
-    (tmp_path / "a.txt").write_text("\n".join(WORDS[i % 5] for i in range(60)))
-    for before in (0, 1):
-        with pytest.warns(DeprecationWarning, match="give dedupe"):
-            done = encode_files(
-                tiny, tmp_path / "a.txt", tmp_path / "out", out_format="npy", dedup=True
-            )
-        assert (done.rows, done.shards_before) == (60, before)
-    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
-    assert manifest["options"]["dedup"]
-    assert "dedupe" not in manifest["options"]
-    told = flowvec("encode", tiny.bundle.handle, "a.txt", "-o", "b.npy", "--dedup", "--json")
-    assert told.stderr == "--dedup is deprecated, and removed in 0.3: give --dedupe\n"
-    assert json.loads(told.stdout)["repeated"] == 55
-
-
 def test_progress_as_lines_of_json(tmp_path: Path, tiny: Encoder, flowvec) -> None:
     (tmp_path / "a.txt").write_text("the cat\n" * 60)
     told = flowvec("encode", tiny.bundle.handle, "a.txt", "-o", "o.npy", "--progress", "json")

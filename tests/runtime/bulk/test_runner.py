@@ -30,7 +30,7 @@ def test_a_worker_gives_memory_back_after_each_shard(
     given: list[bool] = []
     monkeypatch.setattr(runner, "trim_memory", lambda: given.append(True))
     known = survey_inputs(find_sources([rows]), 24, 1 << 20)
-    options = BulkOptions("npy", Fields(), "float32", None, "truncate", False, 24)
+    options = BulkOptions("npy", Fields(), "float32", None, "truncate", 24)
     (tmp_path / "out").mkdir()
     for shard in (0, 3):
         shard_run = run_shard(tiny, known, options, None, Folder(tmp_path / "out"), shard)
@@ -59,7 +59,7 @@ def test_a_worker_needs_the_files_of_its_shard_only(
     encode_files(tiny, tmp_path / "in", tmp_path / "here", id_field="id", on_duplicate=rule,
                  rows_per_shard=24, out_format="npy")  # fmt: skip
     fields = Fields("text", "id", kept_as_json=True)
-    options = BulkOptions("npy", fields, "float32", None, "truncate", False, 24, rule)
+    options = BulkOptions("npy", fields, "float32", None, "truncate", 24, rule)
     sources = find_sources([tmp_path / "in"])
     columns = decided_columns(sources, fields)
     survey = survey_inputs(sources, 24, 1 << 20)
@@ -98,5 +98,5 @@ def test_the_plan_of_a_shard_does_not_grow_with_the_inputs() -> None:
 
 
 def test_batches_do_not_depend_on_the_number_of_cores(tiny: Encoder) -> None:
-    options = BulkOptions("npy", Fields(), "float32", None, "truncate", False, 100)
+    options = BulkOptions("npy", Fields(), "float32", None, "truncate", 100)
     assert not job_of(tiny, options).shared_out

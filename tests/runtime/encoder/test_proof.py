@@ -30,8 +30,6 @@ from flowvec.tuning import tune
 
 pytestmark = pytest.mark.usefixtures("cache")
 
-FORMATS = Path(__file__).resolve().parents[2] / "data/formats"
-
 
 class Wrapped:
     """A real session whose vectors are changed before anybody sees them."""
@@ -504,71 +502,10 @@ def test_processes_that_begin_together_agree(tiny_dir: Path, cache: Path) -> Non
     assert [path.suffix for path in (cache / "proofs").iterdir()] == [".json"]
 
 
-# --- bundles of format 1 --------------------------------------------------------------------------
-
-
-def test_a_bundle_of_format_1_is_proved_by_references_made_once(
-    cache: Path, lie, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = Bundle.load(FORMATS / "bundle-v1")
-    before = {p.name: p.read_bytes() for p in bundle.path.iterdir()}
-    made: list[str] = []
-    really = proof.make_bundle_references
-    monkeypatch.setattr(
-        proof,
-        "make_bundle_references",
-        lambda bundle, session: (made.append(session.engine.provider), really(bundle, session))[1],
-    )
-    for provider in (CPU, OPENVINO):
-        if provider in available_providers():
-            with Encoder.load(bundle.path, provider=provider, compute="float32") as encoder:
-                assert encoder.proof.proved
-    assert made == [CPU]
-    assert [p.name for p in (cache / "references").iterdir()] == [f"{bundle.fingerprint}.npz"]
-    assert {p.name: p.read_bytes() for p in bundle.path.iterdir()} == before
-    # The cached references are verified.
-    (cache / "references" / f"{bundle.fingerprint}.npz").write_bytes(b"nonsense")
-    with Encoder.load(bundle.path, provider="cpu", proof="always") as encoder:
-        assert encoder.proof.proved
-    assert made == [CPU, CPU]
-    lie(wrong_rows_for_odd_widths)
-    with pytest.raises(EngineNotProvedError):
-        Encoder.load(bundle.path, provider="cpu", proof="always")
-
-
-def test_without_onnx_runtime_format_1_is_not_called_proved(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    if OPENVINO not in available_providers():
-        pytest.skip(f"{OPENVINO} cannot run on this machine")
-
-    def no_session(bundle, engine):
-        raise proof.MissingDependencyError("ONNX Runtime is not installed")
-
-    monkeypatch.setattr(proof, "Session", no_session)
-    with Encoder.load(FORMATS / "bundle-v1", provider=OPENVINO) as encoder:
-        assert not encoder.proof.proved
-        assert "export it again" in encoder.info().proof
-    assert any("is not proved" in record.getMessage() for record in caplog.records)
-
-
-def test_a_race_of_streams_needs_a_proof_at_each_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenVINO's int8 with AMX and several streams, for bundles whose widths are not padded."""
-    old, new = Bundle.load(FORMATS / "bundle-v1"), Bundle.load(FORMATS / "bundle-v2")
-    engine = Engine(OPENVINO, "int8", 2)
-    monkeypatch.setattr(proof, "cpu_features", lambda: ["avx2", "amx_int8"])
-    assert proof._may_differ(old, engine)
-    assert not proof._may_differ(new, engine)
-    assert not proof._may_differ(old, replace(engine, streams=1))
-    assert not proof._may_differ(old, replace(engine, compute="bfloat16"))
-    monkeypatch.setattr(proof, "cpu_features", lambda: ["avx2", "avx512_vnni"])
-    assert not proof._may_differ(old, engine)
-
-
 # --- damaged references ---------------------------------------------------------------------------
 
 
-def test_a_bundle_of_format_2_needs_its_references(tiny_copy: Path) -> None:
+def test_a_bundle_needs_its_references(tiny_copy: Path) -> None:
     raw = json.loads((tiny_copy / "manifest.json").read_text())
     del raw["files"][REFERENCES]
     (tiny_copy / "manifest.json").write_text(json.dumps(raw))

@@ -13,7 +13,7 @@ from flowvec import Bundle, Encoder
 from flowvec.engine import openvino_session
 from flowvec.engine.openvino_session import OpenVinoSession, openvino_config
 from flowvec.engine.providers import OPENVINO, Engine, has_bfloat16
-from flowvec.engine.selection import available_providers, choose_engine, provider_status
+from flowvec.engine.selection import available_providers, provider_status
 from flowvec.machine import cpu_features
 
 if OPENVINO not in available_providers():
@@ -73,15 +73,6 @@ def test_the_hint_follows_the_compute_type(
     monkeypatch.setattr(openvino_session, "cpu_features", lambda: features)
     config = openvino_config(Engine(OPENVINO, compute, 1))
     assert config["INFERENCE_PRECISION_HINT"] == hint
-
-
-def test_the_name_of_the_former_plugin_means_openvino(caplog: pytest.LogCaptureFixture) -> None:
-    assert choose_engine("OpenVINOExecutionProvider").provider == OPENVINO
-    assert "is now called OpenVINORuntime" in caplog.text
-    caplog.clear()
-    choose_engine(OPENVINO)
-    choose_engine("openvino")
-    assert not caplog.records
 
 
 def test_a_broken_openvino_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from flowvec.server.keys import Key, Keys
 from flowvec.server.routes import ROUTES
 
 TOKENS = {"alice": "token-a", "bob": "token-b"}
-OPEN = {"/", "/live", "/ready", "/health", "/ping", "/docs"}
+OPEN = {"/", "/live", "/ready", "/health", "/ping"}
 
 
 @pytest.fixture(scope="module")

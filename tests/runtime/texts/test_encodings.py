@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
 from flowvec import Encoder, InputValueError
 from flowvec.bulk import encode_files
-from flowvec.texts.encodings import OtherEncodingError, check_encoding
-from flowvec.texts.inputs import read_rows
+from flowvec.texts.encodings import OtherEncodingError, Utf8File, check_encoding
+from flowvec.texts.rows import read_rows
 
 TEXTS = {
     "txt": "the cat sleeps\n",
@@ -72,3 +73,18 @@ def test_a_byte_order_mark_is_not_part_of_the_text(
     fields = {} if kind == "txt" else {"keep": ["text"]}
     done = encode_files(tiny, file, tmp_path / "a", out_format="npy", **fields)
     assert (done.rows, done.codes) == (1, {})
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 9])
+@pytest.mark.parametrize("text", ["", "a", "\ufeff", "the cat \ufeff"])
+def test_one_byte_order_mark_is_left_out_and_only_at_the_start(text: str, size: int) -> None:
+    def read(data: bytes, *, at_start: bool = True) -> tuple[bytes, int]:
+        file = Utf8File(io.BytesIO(data), at_start=at_start)
+        return b"".join(iter(lambda: file.read(size), b"")), file.mark_bytes
+
+    plain = text.encode()
+    marked = text.encode("utf-8-sig")
+    assert read(marked) == (plain, 3)
+    assert read(marked, at_start=False) == (marked, 0)
+    if not text.startswith("\ufeff"):
+        assert read(plain) == (plain, 0)

@@ -11,8 +11,8 @@ import pytest
 from flowvec import Collection, Encoder
 from flowvec.bulk import encode_files, estimate_files
 from flowvec.errors import BulkError, InputTypeError, InputValueError
-from flowvec.texts.inputs import read_rows
 from flowvec.texts.joining import join_texts, text_fields
+from flowvec.texts.rows import read_rows
 from tests.makers import write_jsonl
 from tests.runtime.bulk.conftest import letters_of
 
@@ -79,7 +79,7 @@ def test_a_row_without_any_of_the_fields_is_a_dead_letter(tmp_path: Path, tiny: 
     assert done.rows == 4
     codes = [(letter["row"], letter["code"]) for letter in letters_of(tmp_path / "a")]
     assert codes == [(4, "null"), (5, "missing_field"), (6, "not_text")]
-    with pytest.raises(InputTypeError, match="line 5: title is null"):
+    with pytest.raises(InputTypeError, match="line 5: the text of title and text is null"):
         list(read_rows(str(tmp_path / "a.jsonl"), text_field="title,text"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from abc import abstractmethod
 from collections.abc import Iterable
@@ -87,37 +86,6 @@ class MetadataMethods:
             key=lambda key: (str(values[key]), key),
         )
         return [values[key] for key in keys[from_ : from_ + size]], len(keys)
-
-    # --- for asyncio ----------------------------------------------------------------------------
-
-    async def count_unique_metadata_by_filter_async(
-        self, filters: dict[str, Any], metadata_fields: list[str]
-    ) -> dict[str, int]:
-        """As `count_unique_metadata_by_filter`."""
-        return await asyncio.to_thread(
-            self.count_unique_metadata_by_filter, filters, metadata_fields
-        )
-
-    async def get_metadata_fields_info_async(self) -> dict[str, dict[str, str]]:
-        """As `get_metadata_fields_info`."""
-        return await asyncio.to_thread(self.get_metadata_fields_info)
-
-    async def get_metadata_field_min_max_async(self, metadata_field: str) -> dict[str, Any]:
-        """As `get_metadata_field_min_max`."""
-        return await asyncio.to_thread(self.get_metadata_field_min_max, metadata_field)
-
-    async def get_metadata_field_unique_values_async(
-        self,
-        metadata_field: str,
-        search_term: str | None = None,
-        from_: int = 0,
-        size: int = 10,
-        filters: Filters = None,
-    ) -> tuple[list[Any], int]:
-        """As `get_metadata_field_unique_values`."""
-        return await asyncio.to_thread(
-            self.get_metadata_field_unique_values, metadata_field, search_term, from_, size, filters
-        )
 
 
 def _name(field: str) -> str:

@@ -71,8 +71,6 @@ class LineReader(Reader):
             part = self._ready[self._used : self._used + rows - len(lines)]
             lines += part
             self._used += len(part)
-        if self.row == 0 and lines and lines[0] is not None:
-            lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
         self.row += len(lines)
         return len(lines), lines
 

@@ -43,7 +43,8 @@ def lines_bytes(texts: list[str], kind: str) -> bytes:
     if kind == "txt":
         return "\r\n".join(texts).encode()
     if kind == "jsonl":
-        return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+        lines = [json.dumps({"text": text}) + "\n" for text in texts]
+        return "".join(["\ufeff", *lines]).encode()
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerows([["text", "n"], *([text, i] for i, text in enumerate(texts))])
@@ -66,13 +67,10 @@ def test_reading_can_begin_at_any_shard(
         OPENERS[suffix](folder / f"{number}.{kind}{suffix}", lines_bytes(texts, kind))
     sources = find_sources([folder])
     known = survey_inputs(sources, per_shard, 1 << 20)
+    if kind == "txt":  # a byte order mark is not of the text, and alone it is not a row
+        read = [[texts[0].removeprefix("\ufeff"), *texts[1:]] if texts else [] for texts in files]
+        files = [[] if texts == [""] else texts for texts in read]
     expected = [text for texts in files for text in texts]
-    if kind == "txt":  # a byte order mark alone is not a row
-        expected = [
-            text.removeprefix("\ufeff") if place == 0 else text
-            for texts in files
-            for place, text in enumerate(texts)
-        ]
     assert known.rows == len(expected)
     assert [s.rows for s in known.sources] == [len(texts) for texts in files]
     assert len(known.starts) == -(-len(expected) // per_shard)

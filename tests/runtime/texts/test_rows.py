@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flowvec.errors import InputTypeError, InputValueError
-from flowvec.texts.inputs import Row, read_rows
+from flowvec.texts.rows import Row, read_rows
 
 
 def write_input(folder: Path, name: str, data: str | bytes) -> str:
@@ -67,15 +67,27 @@ def test_the_format_can_be_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "options", "error", "message"),
     [
-        ("a.jsonl", '{"text": "x"}\nrubbish\n', {}, InputValueError, "line 2 is not JSON"),
-        ("a.jsonl", "[1]\n", {}, InputValueError, "line 1 is not a JSON object"),
+        (
+            "a.jsonl",
+            '{"text": "x"}\nrubbish\n',
+            {},
+            InputValueError,
+            "line 2: the line is not",
+        ),
+        ("a.jsonl", "[1]\n", {}, InputValueError, "line 1: the line is not a JSON object"),
         ("a.jsonl", '{"body": "x"}\n', {}, InputValueError, "no field 'text'; it has body"),
-        ("a.jsonl", '{"text": null}\n', {}, InputTypeError, "text is null, not a text"),
-        ("a.jsonl", '{"text": 3}\n', {}, InputTypeError, "text is the number 3, not"),
-        ("a.jsonl", "[" * 100_000 + "\n", {}, InputValueError, "line 1 is not JSON"),
+        ("a.jsonl", '{"text": null}\n', {}, InputTypeError, "line 1: text is null"),
+        ("a.jsonl", '{"text": 3}\n', {}, InputTypeError, "text is a number, not a text"),
+        ("a.jsonl", "[" * 100_000 + "\n", {}, InputValueError, "line 1: the line is"),
         ("a.csv", "a,b\n1,2\n", {}, InputValueError, "no field 'text'; it has a, b"),
         ("a.csv", "text,text\na,b\n", {}, InputValueError, "2 columns named 'text'"),
-        ("a.csv", "a,text\n1\n", {}, InputValueError, "row 0 has 1 fields, and the header 2"),
+        (
+            "a.csv",
+            "a,text\n1\n",
+            {},
+            InputValueError,
+            "row 0: the record has 1",
+        ),
         ("a.csv", 'text\nfirst\n"second\nthird\n', {}, InputValueError, "a quote is not closed"),
         ("a.txt", b"caf\xe9\n", {}, InputValueError, "not UTF-8"),
         ("a.pdf", "x", {}, InputValueError, "--format"),
@@ -122,5 +134,5 @@ def test_the_csv_field_limit_of_the_process_is_not_changed(tmp_path: Path) -> No
     assert len(list(read_rows(source))) == 2
     assert csv.field_size_limit() == before
     (tmp_path / "b.csv").write_bytes(b"text\n\xff\n")
-    with pytest.raises(InputValueError, match="row 0 is not UTF-8"):
+    with pytest.raises(InputValueError, match="row 0: text is not UTF-8"):
         list(read_rows(str(tmp_path / "b.csv")))
