@@ -52,6 +52,7 @@ def load(hub: Hub, tmp_path: Path) -> Load:
     return run
 
 
+@pytest.mark.process
 def test_weights_are_exported_by_a_child_as_flowvec_export_does(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_revision_is_for_a_name_of_the_hub(checkpoint: Checkpoint, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.process
 def test_a_cross_encoder_says_which_class_opens_it(checkpoint: Checkpoint, tmp_path: Path) -> None:
     source = Path(shutil.copytree(checkpoint("bert"), tmp_path / "judge"))
     config = transformers.AutoConfig.from_pretrained(source, num_labels=1)
@@ -110,6 +112,7 @@ def test_pickles_are_read_only_if_the_caller_says_so(
     assert load("org/pickled")["error"] == "ExportError"
 
 
+@pytest.mark.process
 def test_code_runs_only_if_the_caller_says_so(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,8 @@ from flowvec_bench.peers.runner import Runner
 from flowvec_bench.workers.load import arrivals
 from tests.runtime.server.conftest import Running, running
 
+pytestmark = pytest.mark.process
+
 TEXTS = [["a man eats", "stocks fell"], ["the cat sleeps", "a dog"], ["rain", "the river rose"]]
 SHORT = [["a man"], ["a dog"]]
 PLAN = LoadPlan(2, (3,), (40.0,), 5000.0, 0.25, 2, with_wrk=False)
@@ -92,7 +94,6 @@ def served(name: str, server: Running, client: Runner) -> Served:
     return Served(name, client, target_of(server.url, "tei", "tiny", {}))
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("fault", ["wrong", "refused"])
 def test_a_fault_is_counted_and_every_server_gets_the_same(
     tiny: Encoder, client: Runner, tmp_path: Path, fault: str
@@ -129,7 +130,6 @@ def test_a_fault_is_counted_and_every_server_gets_the_same(
         assert not bad.keeps_up
 
 
-@pytest.mark.process
 def test_a_call_that_is_never_answered_is_counted(
     tiny: Encoder, client: Runner, tmp_path: Path
 ) -> None:

@@ -64,7 +64,7 @@ def test_a_flow_is_fitted_drawn_and_exported(run: Run, checkpoint, corpus, tmp_p
     assert lines[3].startswith("mean cosine of held-out pairs: 0.")
     assert len(lines) == 4  # no warning: a plain encoder was not trained for similarity
 
-    code, out, err = run(*common, "-o", "b.safetensors", "--plot", "b.svg", "--json")
+    code, out, err = run(*common, "-o", "b.safetensors", "--plot", "b.svg", "--json", "--quiet")
     assert (code, err) == (0, "")
     shown = json.loads(out)
     assert (shown["out"], shown["transform"]) == ("b.safetensors", described)

@@ -86,6 +86,7 @@ def test_a_byte_order_mark_changes_nothing(
     assert made.own_tokens is not None
 
 
+@pytest.mark.process
 def test_pooling_without_modules_json_is_said_to_be_unread(
     source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
