@@ -1,4 +1,4 @@
-.PHONY: test lint docs ci mini backbone
+.PHONY: test lint docs gate mini backbone
 
 test:
 	pytest
@@ -10,7 +10,7 @@ lint:
 docs:
 	mkdocs build
 
-ci:
+gate:
 	bash .ci/run
 
 # Retrain the shipped model, or go on where it stopped; see models/mini/README.md.
