@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,10 +45,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {meaning}")
     config.pluginmanager.register(tiers, "tiers")
     tiers.watch_for_processes()
-    # Who names no path and no mark runs the unit tier. Workers take the controller's options.
-    has_paths = config.args_source is pytest.Config.ArgsSource.ARGS
-    if not (is_worker or has_paths or config.option.markexpr):
+    # Who names no path and no mark runs the unit tier.
+    if is_worker:
+        config.option.markexpr = config.workerinput["markexpr"]
+    elif not (config.option.markexpr or config.args_source is pytest.Config.ArgsSource.ARGS):
         config.option.markexpr = "unit"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Workers choose the same tests."""
+    node.workerinput["markexpr"] = node.config.option.markexpr
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
