@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -11,14 +12,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flowvec import Encoder, MultiVectorEncoder, Reranker, SparseEncoder, progress
+from flowvec import Encoder, MultiVectorEncoder, Reranker, SparseEncoder
 from flowvec.engine.selection import available_providers
+from tests import tiers
 
 DATA = Path(__file__).resolve().parent / "data"
 SHARED = Path(os.environ.get("FLOWVEC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
@@ -30,24 +34,53 @@ BUILD = Path(__file__).resolve().parents[1] / "hatch_build.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Build the native library where a source tree lacks it, or has an older one."""
-    if not hasattr(config, "workerinput") and BUILD.is_file():
+    """Build the native library where a source tree lacks it, or has an older one; choose tiers."""
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and BUILD.is_file():
         builder = runpy.run_path(str(BUILD))
         if builder["is_stale"]():
             builder["build"]()
+    for name, meaning in tiers.TIERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+    config.pluginmanager.register(tiers, "tiers")
+    tiers.watch_for_processes()
+    # Who names no path and no mark runs the unit tier. Workers take the controller's options.
+    has_paths = config.args_source is pytest.Config.ArgsSource.ARGS
+    if not (is_worker or has_paths or config.option.markexpr):
+        config.option.markexpr = "unit"
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say what is left out."""
+    if config.option.markexpr != "unit":
+        return None
+    others = " or ".join(list(tiers.TIERS)[1:])
+    return f"the unit tier; `-m` or a path runs others: {others}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import what another tier needs."""
+    is_left_out = tiers.of_place(collection_path) not in (None, config.option.markexpr)
+    return True if config.option.markexpr in tiers.TIERS and is_left_out else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its tier, before `-m` chooses."""
+    for item in items:
+        tier = tiers.of(item)
+        if item.get_closest_marker(tier) is None:
+            item.add_marker(tier)
+        if tiers.is_property(item):
+            item.add_marker("property")
 
 
 # --- Hypothesis -----------------------------------------------------------------------------------
 
 if importlib.util.find_spec("hypothesis") is not None:  # tests of the wheels run without it
-    from hypothesis import HealthCheck, settings
+    from tests.drawing import register_profiles
 
-    # The same examples on every machine, and no limit of time: a slow machine is not a failure.
-    # `--hypothesis-profile=search` draws other examples in each run.
-    _slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-    settings.register_profile("search", **_slow)
-    settings.register_profile("repeatable", derandomize=True, **_slow)
-    settings.load_profile("repeatable")
+    register_profiles()
 
 
 # --- skips ----------------------------------------------------------------------------------------
@@ -249,49 +282,37 @@ def mini() -> Iterator[Encoder]:
 RunCommand = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def _in_a_process(folder: Path) -> RunCommand:
-    def run(*arguments: object, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
-        data = stdin.encode() if isinstance(stdin, str) else stdin
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "from flowvec.cli.main import main; main()",
-                *map(str, arguments),
-            ],
-            input=data,
-            capture_output=True,
-            cwd=folder,
-            timeout=900,
-            env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
-        )
-        return subprocess.CompletedProcess(
-            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
-        )
+@contextlib.contextmanager
+def _piped(data: bytes) -> Iterator[TextIOWrapper]:
+    """A pipe that holds some bytes, to be standard input."""
+    reader, writer = os.pipe()
 
-    return run
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), os.fdopen(writer, "wb") as file:
+            file.write(data)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with os.fdopen(reader, encoding="utf-8") as stream:
+        yield stream
+    thread.join()
 
 
 @pytest.fixture
-def flowvec(tmp_path: Path) -> RunCommand:
-    """Run the command line in a process of its own, in an empty folder."""
-    return _in_a_process(tmp_path)
-
-
-@pytest.fixture
-def flowvec_here(
+def flowvec(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> RunCommand:
-    """The command line in this process, in an empty folder, so that torch is loaded once."""
+    """The command line in this process, in an empty folder: starting Python takes longer."""
 
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
         from flowvec.cli.main import main
 
         words = ["flowvec", *map(str, arguments)]
-        with monkeypatch.context() as patch:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        with monkeypatch.context() as patch, _piped(data) as stream:
             patch.chdir(tmp_path)
             patch.setattr(sys, "argv", words)
-            patch.setattr(progress, "_is_hidden", False)  # --quiet is of one command
+            patch.setattr(sys, "stdin", stream)
             for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
                 patch.setenv(name, value)
             handler = signal.getsignal(signal.SIGTERM)
@@ -302,21 +323,6 @@ def flowvec_here(
             finally:
                 signal.signal(signal.SIGTERM, handler)
         return subprocess.CompletedProcess(words, int(stop.value.code or 0), *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def flowvec_quickly(tmp_path: Path, flowvec_here: RunCommand) -> RunCommand:
-    """The command line in this process; in a process of its own only if it reads stdin.
-
-    Starting Python takes longer than most commands.
-    """
-
-    def run(*arguments: object, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
-        if "-" in arguments:
-            return _in_a_process(tmp_path)(*arguments, stdin=stdin)
-        return flowvec_here(*arguments)
 
     return run
 

@@ -61,6 +61,7 @@ def test_other_lines_are_not(line: str) -> None:
     assert not _BY_NAME.search(line)
 
 
+@pytest.mark.process
 def test_no_file_installs_it_by_name() -> None:
     found = []
     for name in files():

@@ -14,16 +14,29 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["bar", "hidden", "hide", "is_shown", "is_terminal", "say", "shows_bars"]
+__all__ = [
+    "bar",
+    "hidden",
+    "hidden_everywhere",
+    "is_shown",
+    "is_terminal",
+    "say",
+    "shows_bars",
+]
 
 _is_hidden = False
 _is_hidden_here = ContextVar("_is_hidden_here", default=False)
 
 
-def hide() -> None:
-    """Show nothing in this process from now on; `--quiet` calls this."""
+@contextmanager
+def hidden_everywhere() -> Iterator[None]:
+    """Show nothing in this process while the block runs, in no thread: `--quiet`."""
     global _is_hidden
-    _is_hidden = True
+    before, _is_hidden = _is_hidden, True
+    try:
+        yield
+    finally:
+        _is_hidden = before
 
 
 @contextmanager

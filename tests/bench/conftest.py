@@ -15,11 +15,6 @@ from tests import trace_memo
 torch.set_num_threads(1)
 
 
-@pytest.fixture
-def flowvec(flowvec_quickly):
-    return flowvec_quickly
-
-
 @pytest.fixture(autouse=True, scope="session")
 def _traces_are_remembered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with trace_memo.traces_are_remembered(tmp_path_factory):

@@ -13,6 +13,7 @@ from flowvec.cli.main import app
 from tests.export.test_sts import HEADER
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("place", [None, 0, 4], ids=["without", "first", "last"])
 def test_quiet_hides_the_steps_of_a_command(tmp_path: Path, place: int | None) -> None:
     (tmp_path / "a.tsv").write_text(f"{HEADER}1\ta cat\ta dog\n2\ta cat\ta house\n3\ta\tb\n")

@@ -154,18 +154,18 @@ def test_another_scheme_is_written_too(tmp_path: Path, job: Path, prefix: str, t
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_dry_run_checks_and_writes_nothing(
-    tmp_path: Path, job: Path, url: str, bucket: Bucket, prefix: str, to: Any, flowvec_here: Any
+    tmp_path: Path, job: Path, url: str, bucket: Bucket, prefix: str, to: Any, flowvec: Any
 ) -> None:
     needs(to)
     words = ("convert", job, url, "--to", to, "--dry-run")
-    done = flowvec_here(*words)
+    done = flowvec(*words)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first == f"s3://bucket/{prefix}/out: 250 rows of 8 x float32; nothing was written"
     assert second.startswith(f"it takes at least 0.0 MB; {tmp_path / 'tmp'} has ")
     assert bucket.objects(prefix) == {}
     convert(job, url, to)
-    done = flowvec_here(*words)
+    done = flowvec(*words)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert f"s3://bucket/{prefix}/out exists: name another" in done.stderr
     assert is_empty(tmp_path / "tmp")
@@ -422,7 +422,7 @@ def test_a_source_is_read_through_a_connection_that_fails(tmp_path: Path, job: P
 
 
 def test_mistakes_are_one_line_and_name_the_url(
-    tmp_path: Path, job: Path, url: str, server: str, flowvec_here: Any, prefix: str
+    tmp_path: Path, job: Path, url: str, server: str, flowvec: Any, prefix: str
 ) -> None:
     nobody = url.replace("s3://bucket/", "s3://nobody/")
     shown = f"s3://nobody/{prefix}/out"
@@ -441,20 +441,20 @@ def test_mistakes_are_one_line_and_name_the_url(
         ((job, "s3://key:hush@bucket/x.parquet"), "an s3:// URL has no keys"),
         (("s3://key:hush@bucket/x", "v.parquet"), "an s3:// URL has no keys"),
     ):
-        done = flowvec_here("convert", *words)
+        done = flowvec("convert", *words)
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
         assert message in done.stderr
         assert "hush" not in done.stderr
 
 
 def test_refused_credentials_are_not_shown(
-    tmp_path: Path, job: Path, url: str, monkeypatch: pytest.MonkeyPatch, flowvec_here: Any
+    tmp_path: Path, job: Path, url: str, monkeypatch: pytest.MonkeyPatch, flowvec: Any
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    done = flowvec_here("convert", job, url, "--to", "parquet")
+    done = flowvec("convert", job, url, "--to", "parquet")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert "access is refused" in done.stderr
 

@@ -188,7 +188,7 @@ def test_vectors_are_carried_over_from_and_to_a_bucket(
 
 @on_both_servers
 def test_clean_removes_what_nothing_needs(
-    tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str, flowvec_here
+    tmp_path: Path, tiny: Encoder, rows: Path, url: str, bucket: Bucket, prefix: str, flowvec
 ) -> None:
     encode_files(tiny, rows, url, out_format="npy", **OPTIONS)
     before = bucket.objects(prefix)
@@ -196,14 +196,14 @@ def test_clean_removes_what_nothing_needs(
         bucket.put(f"{prefix}/{name}", b"x")
     bucket.begin_upload(f"{prefix}/part-000003.npy")
     bucket.put(f"{prefix}/_journal.2-of-8.0123456789ab-0000.jsonl", b"of a share")
-    said = flowvec_here("verify", url, "--clean").stdout
+    said = flowvec("verify", url, "--clean").stdout
     assert "removed an unfinished upload of part-000003.npy" in said
     assert "removed part-000009.npy" in said
     assert "all well" in said
     bucket.delete_one(f"{prefix}/_journal.2-of-8.0123456789ab-0000.jsonl")
     assert bucket.objects(prefix) == before
     assert bucket.uploads(prefix) == []
-    told = json.loads(flowvec_here("info", url, "--json").stdout)
+    told = json.loads(flowvec("info", url, "--json").stdout)
     assert (told["kind"], told["complete"], told["rows"]) == ("folder of a bulk job", True, 141)
 
 

@@ -235,10 +235,10 @@ def test_a_job_that_is_stopped_says_how_to_continue_without_secrets(
 
 
 def test_errors_have_no_secret(
-    tmp_path: Path, files: Files, flowvec_here: Callable[..., subprocess.CompletedProcess[str]]
+    tmp_path: Path, files: Files, flowvec: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     def fail(*arguments: str | Path) -> None:
-        done = flowvec_here(*arguments)
+        done = flowvec(*arguments)
         assert done.returncode != 0
         assert "hush" not in done.stdout + done.stderr, arguments
 
@@ -259,7 +259,7 @@ def test_errors_have_no_secret(
     said = ""
     for requests in range(1, 9):
         files.fails_after = requests
-        done = flowvec_here("encode", "mini", url, "--out", "out", "--restart")
+        done = flowvec("encode", "mini", url, "--out", "out", "--restart")
         said += done.stdout + done.stderr
     files.fails_after = None
     assert "is damaged or cannot be read: ClientResponseError" in said

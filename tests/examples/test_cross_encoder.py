@@ -16,12 +16,13 @@ pytest.importorskip("accelerate", reason="needs the extra [train]")
 pytest.importorskip("bm25s", reason="needs the extra [bench]")
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sentence_transformers import CrossEncoder
 
 from flowvec import Reranker
 from flowvec.errors import InputValueError
+from tests.drawing import examples
 from tests.examples.test_recipes import ROOT, cut_backbone, run
 
 sys.path.insert(0, str(ROOT / "examples"))
@@ -86,7 +87,7 @@ def test_near_documents_share_more_words_with_the_query_than_random_ones() -> No
     assert np.ptp(shared["easy"]) < 0.5
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.integers(12, 60), st.integers(0, 10), st.integers(0, 10))
 def test_lessons_share_the_paragraphs_in_order(count: int, easy: int, words: int) -> None:
     words = min(words, 10 - easy)

@@ -373,10 +373,10 @@ def test_the_export_command_writes_a_bundle(flowvec, checkpoint, tmp_path) -> No
     assert np.load(tmp_path / "v.npy").shape == (2, WIDTH)
 
 
-def test_the_export_command_shows_what_variants_lose(flowvec_here, checkpoint) -> None:
-    done = flowvec_here("export", checkpoint("bert"), "-o", "b", "--variants", "int8")
+def test_the_export_command_shows_what_variants_lose(flowvec, checkpoint) -> None:
+    done = flowvec("export", checkpoint("bert"), "-o", "b", "--variants", "int8")
     assert done.returncode == 0, done.stderr
-    parity = json.loads(flowvec_here("info", "b", "--json").stdout)["parity"]
+    parity = json.loads(flowvec("info", "b", "--json").stdout)["parity"]
     assert done.stdout.splitlines()[1:] == [
         f"int8, compared with float32: mean cosine {parity['int8_mean_cosine']:g}, "
         f"min cosine {parity['int8_min_cosine']:g}"
@@ -392,9 +392,9 @@ def test_the_export_command_shows_what_variants_lose(flowvec_here, checkpoint) -
         ["SOURCE", "-o", "b", "--weights", "int4"],
     ],
 )
-def test_a_wrong_argument_is_one_line(flowvec_here, checkpoint, tmp_path, arguments) -> None:
+def test_a_wrong_argument_is_one_line(flowvec, checkpoint, tmp_path, arguments) -> None:
     source = str(checkpoint("bert"))
-    done = flowvec_here("export", "--quiet", *[source if a == "SOURCE" else a for a in arguments])
+    done = flowvec("export", "--quiet", *[source if a == "SOURCE" else a for a in arguments])
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -139,15 +139,15 @@ def test_the_shipped_model_goes_out(tmp_path, mini) -> None:
     assert Parity.of(as_tei_runs_it(folder, texts), mini.encode(texts)).max_relative_error <= 1e-4
 
 
-def test_the_bundle_export_command(flowvec_here, encoder, tmp_path) -> None:
+def test_the_bundle_export_command(flowvec, encoder, tmp_path) -> None:
     source = encoder.bundle.path
-    done = flowvec_here("bundle", "export", source, "out", "--as", "sentence-transformers")
+    done = flowvec("bundle", "export", source, "out", "--as", "sentence-transformers")
     assert done.returncode == 0, done.stderr
     assert "onnx/model.onnx" in done.stdout
-    again = flowvec_here("bundle", "export", source, "out", "--as", "tei")
+    again = flowvec("bundle", "export", source, "out", "--as", "tei")
     assert again.returncode == 2
     assert "--overwrite" in again.stderr
-    done = flowvec_here("bundle", "export", source, "out", "--as", "tei", "--overwrite", "--json")
+    done = flowvec("bundle", "export", source, "out", "--as", "tei", "--overwrite", "--json")
     assert "model.onnx" in json.loads(done.stdout)["files"]
     assert not (tmp_path / "out/onnx").exists()
 

@@ -87,6 +87,7 @@ def test_a_cross_encoder_says_which_class_opens_it(checkpoint: Checkpoint, tmp_p
         assert reranker.predict([("a text", "another")]).shape == (1,)
 
 
+@pytest.mark.process
 def test_pickles_are_read_only_if_the_caller_says_so(
     checkpoint: Checkpoint, hub: Hub, load: Load, tmp_path: Path
 ) -> None:

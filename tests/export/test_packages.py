@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = ("torch", "transformers", "onnx", "onnx_ir", "onnxscript", "scipy")
 

@@ -245,13 +245,11 @@ def test_the_eval_sts_command_prints_the_table(
         (["TINY", "good", "--compute", "int3"], "int3"),
     ],
 )
-def test_a_wrong_argument_is_one_line(
-    flowvec_here, tmp_path: Path, tiny_dir, arguments, part
-) -> None:
+def test_a_wrong_argument_is_one_line(flowvec, tmp_path: Path, tiny_dir, arguments, part) -> None:
     write_sts_set(tmp_path / "good", "one", PAIRS)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.tsv").write_text(HEADER + "one\n")
-    done = flowvec_here("eval", "sts", *[str(tiny_dir) if a == "TINY" else a for a in arguments])
+    done = flowvec("eval", "sts", *[str(tiny_dir) if a == "TINY" else a for a in arguments])
     assert (done.returncode, done.stdout) == (2, "")
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

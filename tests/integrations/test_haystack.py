@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import (
@@ -45,6 +45,7 @@ from flowvec.integrations.haystack import (
     FlowvecSparseTextEmbedder,
     FlowvecTextEmbedder,
 )
+from tests.drawing import examples
 from tests.runtime.collection.store.test_filters import found_by_sql
 
 TEXTS = ["the cat sleeps", "a dog runs", "the red house", "the green garden"]
@@ -171,7 +172,7 @@ METAS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(wanted=FILTERS, metas=st.lists(METAS, min_size=1, max_size=5))
 def test_filters_find_what_haystacks_own_function_finds(wanted: Any, metas: list[Any]) -> None:
     expected = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import (
@@ -53,6 +53,7 @@ from flowvec.integrations.llama_index import (
     FlowvecSparseEmbedding,
     FlowvecVectorStore,
 )
+from tests.drawing import examples
 from tests.makers import vectors
 from tests.runtime.collection.store.test_filters import found_by_sql
 
@@ -291,7 +292,7 @@ METADATA = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(
     parts=st.lists(ONE, max_size=3),
     condition=st.sampled_from(["and", "or", "not"]),

@@ -49,6 +49,7 @@ def test_the_container_has_two_stages_and_no_root() -> None:
             assert f"!{source}" in ignored, f"{source} is not sent to the build"
 
 
+@pytest.mark.process
 def test_the_containers_command_and_its_check_are_the_servers() -> None:
     served = dict(stages()[1])
     command = json.loads(served["ENTRYPOINT"]) + json.loads(served["CMD"])
@@ -151,6 +152,7 @@ def test_the_version_fits_the_changelog() -> None:
     assert flowvec.__version__ == metadata.version("flowvec")
 
 
+@pytest.mark.process
 def test_the_container_builds() -> None:
     builder = shutil.which("podman") or shutil.which("buildah")
     if builder is None:

@@ -13,6 +13,8 @@ import pytest
 from flowvec import MissingDependencyError
 from flowvec.optional import require
 
+pytestmark = pytest.mark.process
+
 
 def line_of(site: Path, origin: object | None) -> str:
     """The line of a flowvec that was installed from somewhere."""

@@ -17,7 +17,7 @@ from typer.main import get_command
 from flowvec.cli.interrupts import INTERRUPT_EXIT, interruptible, starting, was_interrupted
 from flowvec.compat import override
 from flowvec.errors import FlowvecError
-from flowvec.progress import hide
+from flowvec.progress import hidden_everywhere
 from flowvec.texts.unicode import printable
 from flowvec.version import __version__
 
@@ -80,9 +80,9 @@ def _add_quiet(command: Any) -> None:
             _add_quiet(inner)
 
 
-def _hide_progress(is_quiet: bool) -> None:
+def _hide_progress(ctx: typer.Context, is_quiet: bool) -> None:
     if is_quiet:
-        hide()
+        ctx.with_resource(hidden_everywhere())
 
 
 # Holds the option: how one is made differs between versions of typer.

@@ -78,6 +78,7 @@ def run(
     return run_steps(steps, settings, folder, 120, search_path=(module,), **options)
 
 
+@pytest.mark.process
 def test_a_step_that_fails_hangs_or_dies_is_recorded_and_the_next_one_runs(
     tmp_path: Path, settings: Path, module: str
 ) -> None:
@@ -109,6 +110,7 @@ def _has_ended(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] == "Z"
 
 
+@pytest.mark.process
 def test_an_interrupted_run_continues(tmp_path: Path, settings: Path, module: str) -> None:
     folder = tmp_path / "steps"
     first = Step("first", "steps_of_tests:works", 60, ("a",))
@@ -128,6 +130,7 @@ def test_an_interrupted_run_continues(tmp_path: Path, settings: Path, module: st
     assert records[1].rows[0]["figures"] == {"word": "changed"}
 
 
+@pytest.mark.process
 def test_steps_without_time_are_run_by_the_next_call(
     tmp_path: Path, settings: Path, module: str
 ) -> None:
@@ -157,6 +160,7 @@ def wheel(folder: Path, name: str) -> Path:
     return path
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("ending", [".{:03}", ".part-{:02}", ".part{}", "-{:02}"])
 def test_pieces_of_a_wheel_are_joined_in_order(tmp_path: Path, ending: str) -> None:
     folder = tmp_path / "wheels"
@@ -187,6 +191,7 @@ assert needed <= {*sys.stdlib_module_names, "flowvec_bench"}, needed
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.process
 def test_every_step_needs_earlier_steps_and_has_a_function() -> None:
     import importlib
 
@@ -204,6 +209,7 @@ def test_operations_of_a_token_are_those_of_its_weights() -> None:
     assert flops_per_token(sizes_of("minilm-l6", stand_in=False)) == 24 * 384**2 * 6
 
 
+@pytest.mark.process
 def test_the_command_runs_end_to_end_with_a_stand_in(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +257,7 @@ def test_the_command_runs_end_to_end_with_a_stand_in(
         main([argument for argument in arguments if argument != "--stand-in"])
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 def test_ctrl_c_says_that_the_command_continues(tmp_path: Path) -> None:
     code = (
@@ -285,6 +292,7 @@ def test_mistakes_are_said_before_anything_runs(
     assert not (out / "steps").exists()
 
 
+@pytest.mark.process
 def test_without_a_gpu_the_command_says_why_and_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

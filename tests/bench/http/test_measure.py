@@ -92,6 +92,7 @@ def served(name: str, server: Running, client: Runner) -> Served:
     return Served(name, client, target_of(server.url, "tei", "tiny", {}))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("fault", ["wrong", "refused"])
 def test_a_fault_is_counted_and_every_server_gets_the_same(
     tiny: Encoder, client: Runner, tmp_path: Path, fault: str
@@ -128,6 +129,7 @@ def test_a_fault_is_counted_and_every_server_gets_the_same(
         assert not bad.keeps_up
 
 
+@pytest.mark.process
 def test_a_call_that_is_never_answered_is_counted(
     tiny: Encoder, client: Runner, tmp_path: Path
 ) -> None:
@@ -205,8 +207,8 @@ def test_the_command_measures_a_bundle_and_a_running_server(
         (["mini", "--report", "r.txt"], "a report is a .md file"),
     ],
 )
-def test_a_wrong_argument_is_one_line(flowvec_here, arguments: list[str], part: str) -> None:
-    done = flowvec_here("bench", "http", *arguments)
+def test_a_wrong_argument_is_one_line(flowvec, arguments: list[str], part: str) -> None:
+    done = flowvec("bench", "http", *arguments)
     assert done.returncode == 2
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

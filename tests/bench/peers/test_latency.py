@@ -127,8 +127,8 @@ def test_the_bench_latency_command_measures_a_bundle_by_itself(flowvec, tmp_path
         (["mini", "--report", "r.txt"], "a report is a .md file"),
     ],
 )
-def test_a_wrong_argument_is_one_line(flowvec_here, arguments: list[str], part: str) -> None:
-    done = flowvec_here("bench", "latency", *arguments)
+def test_a_wrong_argument_is_one_line(flowvec, arguments: list[str], part: str) -> None:
+    done = flowvec("bench", "latency", *arguments)
     assert done.returncode == 2
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -187,9 +187,9 @@ def test_the_fastembed_form_is_one_that_it_reads(forms: Forms) -> None:
         (["minilm-l6", "--tokenizer", BACKBONE, "--corpus", "none.txt"], "no file none.txt"),
     ],
 )
-def test_a_wrong_argument_is_one_line(flowvec_here, tmp_path: Path, arguments, part: str) -> None:
+def test_a_wrong_argument_is_one_line(flowvec, tmp_path: Path, arguments, part: str) -> None:
     (tmp_path / "c.txt").write_text("A text.\n")
-    done = flowvec_here("bench", "peers", "--corpus", "c.txt", *arguments)
+    done = flowvec("bench", "peers", "--corpus", "c.txt", *arguments)
     assert (done.returncode, done.stdout) == (2, ""), done
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -275,10 +275,10 @@ def test_the_tail_is_timed_on_any_transform() -> None:
 
 
 def test_the_compare_command_prints_a_table_and_writes_json(
-    flowvec_here, tmp_path, sts_folder, trained
+    flowvec, tmp_path, sts_folder, trained
 ) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
-    done = flowvec_here(
+    done = flowvec(
         "compare", trained, "--corpus", "texts.txt", "--sts", sts_folder, "--poolings",
         "own", "--transforms", "soft-zca", "--rows", 500, "--json-out", "out.json",
     )  # fmt: skip
@@ -302,11 +302,11 @@ def test_the_compare_command_prints_a_table_and_writes_json(
     ],
 )
 def test_a_wrong_argument_is_one_line(
-    flowvec_here, tmp_path, sts_folder, arguments, part, trained
+    flowvec, tmp_path, sts_folder, arguments, part, trained
 ) -> None:
     (tmp_path / "t.txt").write_text("\n".join(TEXTS[:50]))
     defaults = ["--corpus", "t.txt", "--sts", str(sts_folder)]
-    done = flowvec_here("compare", trained, *defaults, *arguments)
+    done = flowvec("compare", trained, *defaults, *arguments)
     assert done.returncode == 2, done
     assert part in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("scipy", reason="needs the extra [bench]")
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec.errors import InputValueError
@@ -26,6 +26,7 @@ from flowvec_bench.quality.isotropy import (
     top_share,
     uniformity,
 )
+from tests.drawing import examples
 
 
 def rotation(dim: int, seed: int) -> np.ndarray:
@@ -38,7 +39,7 @@ def uneven(seed: int, rows: int = 200, dim: int = 6) -> np.ndarray:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_rotation_shift_and_scale_change_no_spectral_figure(seed: int) -> None:
     vectors = uneven(seed)
     moved = 3.7 * vectors @ rotation(6, seed) + 5.0
@@ -49,7 +50,7 @@ def test_rotation_shift_and_scale_change_no_spectral_figure(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_cosine_figures_depend_on_neither_rotation_nor_length(seed: int) -> None:
     vectors, other = uneven(seed), uneven(seed + 1)
     turn = rotation(6, seed)
@@ -72,7 +73,7 @@ def test_k_equal_variances_count_as_k(equal: int, dim: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1), dim=st.integers(2, 40))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_isoscore_is_its_papers_formula(seed: int, dim: int) -> None:
     variances = np.sort(np.random.default_rng(seed).exponential(size=dim) ** 2)[::-1]
     scaled = np.sqrt(dim) * variances / np.linalg.norm(variances)

@@ -450,7 +450,7 @@ def test_the_eval_retrieval_command_prints_both_systems(flowvec, tmp_path: Path,
 
 
 def test_the_command_takes_every_kind_of_model(
-    flowvec_here, tmp_path: Path, tiny_dir, sparse_dir, multi_vector_dir, reranker_dir
+    flowvec, tmp_path: Path, tiny_dir, sparse_dir, multi_vector_dir, reranker_dir
 ) -> None:
     write_set(tmp_path / "one")
     shown = {}
@@ -459,7 +459,7 @@ def test_the_command_takes_every_kind_of_model(
         multi_vector_dir: ["--rerank", reranker_dir],
         tiny_dir: ["--sparse", sparse_dir, "--rerank", multi_vector_dir, "--rerank", reranker_dir],
     }.items():
-        done = flowvec_here("eval", "retrieval", name, "one", "--json", *options)
+        done = flowvec("eval", "retrieval", name, "one", "--json", *options)
         assert done.returncode == 0, done.stderr
         shown[name.name] = json.loads(done.stdout)
     systems = {
@@ -473,16 +473,16 @@ def test_the_command_takes_every_kind_of_model(
     assert [info["name"] for info in shown["tiny"]["rerankers"]] == [late, "tiny-reranker"]
     assert shown["tiny"]["reranker"] == shown["tiny"]["rerankers"][0]
     assert (shown["sparse"]["reranker"], shown["sparse"]["rerankers"]) == (None, [])
-    done = flowvec_here("eval", "retrieval", reranker_dir, "one")
+    done = flowvec("eval", "retrieval", reranker_dir, "one")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "give --rerank" in done.stderr
 
 
-def test_a_wrong_argument_is_one_line(flowvec_here, tmp_path: Path, tiny_dir) -> None:
+def test_a_wrong_argument_is_one_line(flowvec, tmp_path: Path, tiny_dir) -> None:
     folder = write_set(tmp_path / "set")
     shutil.rmtree(folder / "qrels")
     for name, part in (("set", "test.tsv"), ("nowhere", "nowhere")):
-        done = flowvec_here("eval", "retrieval", tiny_dir, name)
+        done = flowvec("eval", "retrieval", tiny_dir, name)
         assert (done.returncode, done.stdout) == (2, "")
         assert part in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1

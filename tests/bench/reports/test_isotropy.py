@@ -303,11 +303,11 @@ def test_a_checkpoint_adds_its_word_embeddings(flowvec, folder, tiny_dir) -> Non
     ],
 )
 def test_a_wrong_argument_is_one_line_and_leaves_nothing(
-    flowvec_here, folder, tiny_dir, arguments, part
+    flowvec, folder, tiny_dir, arguments, part
 ) -> None:
     (folder / "few.txt").write_text("a\nb\nc\n")
     before = sorted(folder.iterdir())
-    done = flowvec_here(
+    done = flowvec(
         "eval", "isotropy", "--quiet", *[str(tiny_dir) if a == "TINY" else a for a in arguments]
     )
     assert (done.returncode, done.stdout) == (2, "")

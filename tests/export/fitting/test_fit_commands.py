@@ -142,6 +142,7 @@ def test_a_model_that_was_trained_to_be_compared_is_named(
     assert "hurts" not in out
 
 
+@pytest.mark.process
 def test_a_fit_that_is_stopped_leaves_nothing(checkpoint, corpus, tmp_path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()

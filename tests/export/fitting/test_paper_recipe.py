@@ -220,7 +220,8 @@ DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reproduce_bert_flow.m
 BLOCKS = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_document_runs_in_small(flowvec_here, bert, texts, tmp_path) -> None:
+@pytest.mark.process
+def test_the_document_runs_in_small(flowvec, bert, texts, tmp_path) -> None:
     folder = tmp_path / "sts" / "STSB"
     folder.mkdir(parents=True)
     scores = np.random.default_rng(0).uniform(0, 5, 530).round(1)
@@ -238,7 +239,7 @@ def test_the_document_runs_in_small(flowvec_here, bert, texts, tmp_path) -> None
     shown = []
     for command in commands:
         words = [str(bert) if w == "bert-base-uncased" else w for w in shlex.split(command)[1:]]
-        done = flowvec_here(*words, "--json")
+        done = flowvec(*words, "--json")
         assert done.returncode == 0, done.stderr
         shown.append(json.loads(done.stdout))
     fitted, exported, scored = shown

@@ -631,6 +631,7 @@ def test_a_downloads_links_into_its_blobs_are_followed(tmp_path, copy) -> None:
     assert_close(encode(bundle.path), EXPECTED["bert"])
 
 
+@pytest.mark.process
 @pytest.mark.parity
 @pytest.mark.skipif(
     importlib.util.find_spec("optimum") is None, reason="needs optimum, which has its environment"

@@ -85,23 +85,23 @@ def test_a_pickled_dense_layer_is_refused_as_well(checkpoint, tmp_path) -> None:
     assert read_source(tmp_path / "st", trust=Trust(pickle=True)).transforms
 
 
-def test_export_and_fit_have_the_options_of_trust(flowvec_here, folder, tmp_path) -> None:
+def test_export_and_fit_have_the_options_of_trust(flowvec, folder, tmp_path) -> None:
     pickled(folder)
-    refused = flowvec_here("export", folder, "-o", "b")
+    refused = flowvec("export", folder, "-o", "b")
     assert refused.returncode == 2
     assert "--allow-pickle" in refused.stderr
     (tmp_path / "texts.txt").write_text("\n".join(make_texts(60)))
     arguments = ["fit", "standardise", "--model", folder, "--corpus", "texts.txt", "-o"]
-    refused = flowvec_here(*arguments, "t.safetensors")
+    refused = flowvec(*arguments, "t.safetensors")
     assert "--allow-pickle" in refused.stderr
-    done = flowvec_here(*arguments, "t.safetensors", "--allow-pickle")
+    done = flowvec(*arguments, "t.safetensors", "--allow-pickle")
     assert done.returncode == 0, done.stderr
-    done = flowvec_here("export", folder, "-o", "b", "--allow-pickle", "--prompt", "query=q: ")
+    done = flowvec("export", folder, "-o", "b", "--allow-pickle", "--prompt", "query=q: ")
     assert done.returncode == 0, done.stderr
     with Encoder.load(tmp_path / "b") as encoder:
         assert encoder.info().prompts == {"query": "q: "}
     for wrong in (["--prompt", "query"], ["--prompt", "=x"], ["--default-prompt", "nowhere"]):
-        failed = flowvec_here("export", folder, "-o", "c", "--allow-pickle", "--quiet", *wrong)
+        failed = flowvec("export", folder, "-o", "c", "--allow-pickle", "--quiet", *wrong)
         assert (failed.returncode, len(failed.stderr.strip().splitlines())) == (2, 1)
 
 

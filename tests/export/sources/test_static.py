@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
@@ -29,6 +29,7 @@ from flowvec_export.assembly import from_table
 from flowvec_export.assembly.parity import Parity
 from flowvec_export.sources.load import read_source, read_torch_source
 from flowvec_export.sources.static import StaticSource
+from tests.drawing import examples
 from tests.export.static_models import (
     PASSAGES,
     TOKENIZERS,
@@ -326,7 +327,7 @@ KNOWN = sorted({word for text in PASSAGES[:30] for word in text.lower().split()}
 SOME_WORDS = st.lists(st.sampled_from([*KNOWN[:200], "unknown-1", "[UNK]"]), max_size=40)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(SOME_WORDS, st.randoms())
 def test_the_order_of_words_changes_nothing(words, given_words, random) -> None:
     shuffled = random.sample(given_words, len(given_words))
@@ -334,7 +335,7 @@ def test_the_order_of_words_changes_nothing(words, given_words, random) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(SOME_WORDS, SOME_WORDS)
 def test_two_texts_joined_have_the_mean_of_their_vectors(words, left, right) -> None:
     counts = [sum(word in KNOWN for word in part) for part in (left, right)]
@@ -343,7 +344,7 @@ def test_two_texts_joined_have_the_mean_of_their_vectors(words, left, right) -> 
     np.testing.assert_allclose(both, mean, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=12))
 def test_a_text_has_the_same_finite_vector_alone_and_in_a_batch(words, texts) -> None:
     together = words.encode(texts)
@@ -377,12 +378,12 @@ def test_special_tokens_are_never_added_but_are_read(tmp_path) -> None:
     assert ids[2] == [2, *ids[1], 3]
 
 
-def test_the_graph_holds_standard_operators_and_the_manifest_no_layers(tmp_path, flowvec_here):
+def test_the_graph_holds_standard_operators_and_the_manifest_no_layers(tmp_path, flowvec):
     make_model2vec(tmp_path / "m")
     bundle = export(tmp_path / "m", tmp_path / "b")
     nodes = onnx.load(bundle.model).graph.node
     assert {node.domain for node in nodes} == {""}
-    assert "static embedder" in flowvec_here("info", bundle.path).stdout
+    assert "static embedder" in flowvec("info", bundle.path).stdout
 
 
 def test_float16_halves_the_file(tmp_path) -> None:

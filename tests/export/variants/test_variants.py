@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import Bundle, Encoder
@@ -30,6 +30,7 @@ from flowvec_export.variants import gptq, variants
 from flowvec_export.variants.float16 import fuse_attention
 from flowvec_export.variants.gptq import round_matrix
 from flowvec_export.variants.variants import KINDS
+from tests.drawing import examples
 from tests.export.conftest import CORPUS, LAYERS
 
 TRAINED_LAYERS = 2
@@ -104,7 +105,7 @@ def test_a_vector_does_not_depend_on_what_it_is_computed_with(encoder: Encoder, 
         assert (vectors * alone).sum(axis=1).min() >= 0.9999
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     chosen=st.lists(st.sampled_from([*SENTENCES, "", "!", "word " * 300]), min_size=1, max_size=64),
     budget=st.integers(1, 8192),

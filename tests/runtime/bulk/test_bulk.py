@@ -48,6 +48,7 @@ def test_the_encode_command_encodes_folders_and_prints_a_summary(
     assert "the cat" in flowvec("search", "c", "cat").stdout
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_job_after_a_shard_and_says_how_to_resume(

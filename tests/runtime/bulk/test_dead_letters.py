@@ -256,32 +256,28 @@ def test_mistakes_are_found_before_anything_is_written(
      (3, "3", 0), (4, "3", 3), (0, "0%", 0), (100, "100%", 0), (1, "0.5%", 3)],
 )  # fmt: skip
 def test_too_many_dead_letters_are_an_exit_code(
-    tmp_path: Path, tiny_dir: Path, flowvec_here, dead: int, most: str | None, code: int
+    tmp_path: Path, tiny_dir: Path, flowvec, dead: int, most: str | None, code: int
 ) -> None:
     rows = [{"text": None if i < dead else "a cat"} for i in range(100)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     words = [] if most is None else ["--max-dead", most]
-    done = flowvec_here("encode", tiny_dir, "a.jsonl", "-o", "v.npy", *words)
+    done = flowvec("encode", tiny_dir, "a.jsonl", "-o", "v.npy", *words)
     assert done.returncode == code, done.stderr
     assert (f"{dead} of 100 rows are dead letters" in done.stderr) == (code == 3)
     assert f"100 rows in, {100 - dead} x 16" in done.stdout
 
 
 @pytest.mark.parametrize("most", ["x", "-1", "101%", "nan", "inf", "%", ""])
-def test_an_invalid_max_dead_is_refused(
-    tmp_path: Path, tiny_dir: Path, flowvec_here, most: str
-) -> None:
+def test_an_invalid_max_dead_is_refused(tmp_path: Path, tiny_dir: Path, flowvec, most: str) -> None:
     (tmp_path / "a.txt").write_text("a cat\n")
-    done = flowvec_here("encode", tiny_dir, "a.txt", "-o", "v.npy", f"--max-dead={most}")
+    done = flowvec("encode", tiny_dir, "a.txt", "-o", "v.npy", f"--max-dead={most}")
     assert (done.returncode, "--max-dead is" in done.stderr) == (2, True)
     assert not (tmp_path / "v.npy").exists()
 
 
-def test_no_rows_are_not_too_many_dead_letters(
-    tmp_path: Path, tiny_dir: Path, flowvec_here
-) -> None:
+def test_no_rows_are_not_too_many_dead_letters(tmp_path: Path, tiny_dir: Path, flowvec) -> None:
     (tmp_path / "a.txt").write_text("")
-    assert flowvec_here("encode", tiny_dir, "a.txt", "-o", "v.npy").returncode == 0
+    assert flowvec("encode", tiny_dir, "a.txt", "-o", "v.npy").returncode == 0
 
 
 def test_a_row_that_is_not_utf8_has_its_id_if_that_can_be_read(

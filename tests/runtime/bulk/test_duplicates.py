@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import Collection, Encoder
 from flowvec.bulk import encode_files, verify_folder, windows
 from flowvec.errors import BulkError, InputValueError
+from tests.drawing import examples
 from tests.makers import write_jsonl
 from tests.runtime.bulk.conftest import letters_of
 
@@ -60,7 +61,7 @@ def test_duplicates_in_a_collection_are_reported(tmp_path: Path, flowvec, tiny_d
         assert c.get([7])[0].text == "the cat 2"
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(25)
 @given(
     ids=st.lists(st.integers(0, 12) | st.sampled_from(["1", "x", "é"]), min_size=1, max_size=60),
     rule=st.sampled_from(RULES),

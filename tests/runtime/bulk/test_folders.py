@@ -69,23 +69,23 @@ def test_duckdb_and_polars_read_the_folder(vector_folder: Path) -> None:
 
 
 def test_the_info_command_recognizes_a_bulk_folder(
-    flowvec_here, vector_folder: Path, tiny_dir: Path
+    flowvec, vector_folder: Path, tiny_dir: Path
 ) -> None:
-    told = json.loads(flowvec_here("info", vector_folder, "--json").stdout)
+    told = json.loads(flowvec("info", vector_folder, "--json").stdout)
     assert (told["kind"], told["complete"], told["rows"], told["dead_letters"]) == (
         "folder of a bulk job", True, 44, 6
     )  # fmt: skip
     assert (told["model"], told["precision"], told["shards"]) == ("tiny", "float32", 3)
     next(vector_folder.glob("_manifest.1-of-2.json")).unlink()
-    assert "complete      False" in flowvec_here("info", vector_folder).stdout
+    assert "complete      False" in flowvec("info", vector_folder).stdout
     (vector_folder / "_manifest.2-of-2.json").write_text("{")
-    damaged = flowvec_here("info", vector_folder)
+    damaged = flowvec("info", vector_folder)
     assert (damaged.returncode, "cannot be read" in damaged.stderr) == (2, True)
     (vector_folder / "_manifest.2-of-2.json").write_text('{"flowvec_bulk": 1}')
-    assert "does not describe its job" in flowvec_here("info", vector_folder).stderr
-    assert flowvec_here("info", tiny_dir).returncode == 0
+    assert "does not describe its job" in flowvec("info", vector_folder).stderr
+    assert flowvec("info", tiny_dir).returncode == 0
     # A bundle's manifest is not that of a job.
-    assert "bundle" in flowvec_here("verify", tiny_dir).stderr
+    assert "bundle" in flowvec("verify", tiny_dir).stderr
 
 
 # --- other shares ---------------------------------------------------------------------------------
@@ -283,6 +283,7 @@ with Encoder.load(sys.argv[1], provider="cpu", streams=1) as encoder:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("limit", [3000, 20_000, 100_000])
 @pytest.mark.parametrize("out_format", ["npy", "parquet"])
 def test_a_full_disk_is_named_and_nothing_keeps_it_full(

@@ -91,11 +91,11 @@ def test_what_is_not_whole_is_not_merged(tmp_path: Path, tiny: Encoder, rows: Pa
     assert merge_shares(out).rows == 94
 
 
-def test_the_merge_command(flowvec_here, tmp_path: Path, tiny: Encoder, rows: Path) -> None:
+def test_the_merge_command(flowvec, tmp_path: Path, tiny: Encoder, rows: Path) -> None:
     out = shares(tiny, rows, tmp_path / "out", 1, 2, count=2)
-    done = flowvec_here("merge", out)
+    done = flowvec("merge", out)
     assert done.stdout == (
         f"{out}: 94 rows in 5 shards, 6 dead letters; flowvec verify reads all vectors\n"
     )
-    again = flowvec_here("merge", tmp_path)
+    again = flowvec("merge", tmp_path)
     assert (again.returncode, "has no manifest" in again.stderr) == (2, True)

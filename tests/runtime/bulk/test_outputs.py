@@ -182,9 +182,9 @@ def test_dedupe_encodes_duplicate_texts_once(tmp_path: Path, tiny: Encoder) -> N
     np.testing.assert_allclose(np.load(tmp_path / "once.npy"), tiny.encode(texts), atol=1e-5)
 
 
-def test_progress_as_lines_of_json(tmp_path: Path, tiny: Encoder, flowvec_here) -> None:
+def test_progress_as_lines_of_json(tmp_path: Path, tiny: Encoder, flowvec) -> None:
     (tmp_path / "a.txt").write_text("the cat\n" * 60)
-    told = flowvec_here("encode", tiny.bundle.handle, "a.txt", "-o", "o.npy", "--progress", "json")
+    told = flowvec("encode", tiny.bundle.handle, "a.txt", "-o", "o.npy", "--progress", "json")
     line = json.loads(told.stderr.splitlines()[-1])
     assert (line["command"], line["rows"], line["total"]) == ("encode", 60, 60)
     assert 60 / line["rows_per_second"] == pytest.approx(line["seconds"], abs=0.001)

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import BulkError, Collection, Encoder, InputValueError
 from flowvec.bulk import BulkSummary, encode_files
+from tests.drawing import examples
 from tests.makers import write_jsonl
 
 Index = Callable[..., BulkSummary]
@@ -123,7 +124,7 @@ def test_standard_input_is_not_pruned_by(tmp_path: Path, tiny: Encoder) -> None:
 KEYS = st.lists(st.integers(0, 5) | st.sampled_from("ab01"), min_size=1, max_size=6)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(15)
 @given(before=KEYS, after=KEYS)
 def test_a_collection_has_the_ids_of_its_last_inputs(
     index: Index, tmp_path: Path, before: list[Any], after: list[Any]

@@ -127,6 +127,7 @@ encode_files(sys.argv[1], sys.argv[2], folder, on_progress=die_once_saved, out_f
 """
 
 
+@pytest.mark.process
 def test_a_killed_job_continues_within_its_shard(
     tmp_path: Path, tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

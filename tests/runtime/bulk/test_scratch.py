@@ -34,6 +34,7 @@ def run(named: Path | str) -> tuple[str, str]:
     return first, done.stderr
 
 
+@pytest.mark.process
 def test_a_temporary_folder_that_cannot_be_used_is_said_once(tmp_path: Path) -> None:
     """Python takes another folder, and says nothing."""
     used, told = run(tmp_path / "missing")
@@ -44,6 +45,7 @@ def test_a_temporary_folder_that_cannot_be_used_is_said_once(tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.process
 def test_a_file_is_not_a_temporary_folder(tmp_path: Path) -> None:
     (tmp_path / "t").touch()
     used, told = run(tmp_path / "t")
@@ -51,6 +53,7 @@ def test_a_file_is_not_a_temporary_folder(tmp_path: Path) -> None:
     assert used in told
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("named", ["t", "t/", "t/../t", ""])
 def test_nothing_is_said_of_a_temporary_folder_that_is_used(tmp_path: Path, named: str) -> None:
     (tmp_path / "t").mkdir()

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import Collection, Encoder, InputTypeError, InputValueError
 from flowvec.bulk import BulkSummary, encode_files
 from flowvec.bulk.splitting import owner_of, prefix_of
+from tests.drawing import examples
 from tests.makers import write_jsonl
 
 LONG = "The cat sleeps. A dog runs. The red house. A green garden. The cat runs. "
@@ -134,7 +135,7 @@ def test_ids_of_chunks_are_distinct_and_know_their_row(keys: Any, numbers: Any) 
 TEXTS = st.sampled_from([LONG, LONG * 2, "The cat.", " ", LONG[20:], "nothing " * 30])
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(15)
 @given(runs=st.lists(st.dictionaries(KEYS, TEXTS, min_size=1, max_size=4), min_size=1, max_size=3))
 def test_a_collection_has_the_chunks_of_its_last_inputs(
     tmp_path_factory: Any, tiny: Encoder, runs: list[dict[Any, str]]

@@ -49,6 +49,7 @@ def long(tmp_path: Path) -> Path:
     return tmp_path / "long.txt"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("out", ["v.npy", "v.parquet"])
 def test_an_interrupt_abandons_one_file(
     tmp_path: Path, tiny_dir: Path, long: Path, out: str
@@ -65,6 +66,7 @@ def test_an_interrupt_abandons_one_file(
     assert [file.name for file in tmp_path.iterdir()] == ["long.txt"]
 
 
+@pytest.mark.process
 def test_a_termination_abandons_the_shard(tmp_path: Path, tiny_dir: Path, long: Path) -> None:
     process = started(tmp_path, tiny_dir, long, "-o", "v", "--rows-per-shard", 3_000_000,
                       "--out-format", "npy")  # fmt: skip
@@ -112,6 +114,7 @@ def test_a_stop_abandons_the_search_graph(tmp_path: Path, tiny: Encoder) -> None
         assert c.info().graph_rows == 10_100
 
 
+@pytest.mark.process
 def test_an_interrupt_does_not_wait_for_an_idle_stdin(tmp_path: Path, tiny_dir: Path) -> None:
     process = started(tmp_path, tiny_dir, "-", "-o", "v", "--out-format", "npy",
                       stdin=subprocess.PIPE)  # fmt: skip
@@ -128,6 +131,7 @@ def test_an_interrupt_does_not_wait_for_an_idle_stdin(tmp_path: Path, tiny_dir: 
     process.stdin.close()
 
 
+@pytest.mark.process
 def test_strict_does_not_wait_for_an_idle_stdin(tmp_path: Path, tiny_dir: Path) -> None:
     process = started(tmp_path, tiny_dir, "-", "--format", "jsonl", "-o", "v", "--strict",
                       "--out-format", "npy", stdin=subprocess.PIPE)  # fmt: skip
@@ -142,6 +146,7 @@ def test_strict_does_not_wait_for_an_idle_stdin(tmp_path: Path, tiny_dir: Path) 
     process.stdin.close()
 
 
+@pytest.mark.process
 def test_a_second_interrupt_ends_at_once(tmp_path: Path, tiny_dir: Path, long: Path) -> None:
     process = started(tmp_path, tiny_dir, long, "-o", "v", "--out-format", "npy")
     wait_for(tmp_path, "v/_journal.jsonl")

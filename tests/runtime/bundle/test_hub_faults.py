@@ -17,6 +17,8 @@ from tests.hub import Hub, files_of
 from tests.runtime.bundle.conftest import LOAD, Load, answer_of
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 Start = Callable[..., subprocess.Popen[str]]
 
 

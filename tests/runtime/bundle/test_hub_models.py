@@ -13,6 +13,8 @@ from tests.hub import Hub
 from tests.runtime.bundle.conftest import LOAD, Command, Load, answer_of
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 Start = Callable[..., subprocess.Popen[str]]
 
 # Nothing that only an export needs can be imported.

@@ -176,6 +176,7 @@ def test_without_a_home_directory_there_is_no_folder_of_that_name(
     assert Bundle.load("mini").handle == "mini"
 
 
+@pytest.mark.process
 def test_a_local_checkpoint_is_exported_once_and_again_after_a_change(
     hub: Hub, load: Load, tmp_path: Path
 ) -> None:
@@ -197,6 +198,7 @@ def test_a_local_checkpoint_is_exported_once_and_again_after_a_change(
     assert not hub.requests
 
 
+@pytest.mark.process
 def test_the_cache_is_listed_verified_and_removed(
     hub: Hub, load: Load, command: Command, graph_files: dict[str, bytes], tmp_path: Path
 ) -> None:

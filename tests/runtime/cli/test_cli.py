@@ -12,12 +12,13 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flowvec import Collection, Encoder
+from flowvec import Collection, Encoder, progress
 from flowvec.cli.demo import SUGGESTED
 
 COMMANDS = [
@@ -25,11 +26,6 @@ COMMANDS = [
     "fit", "get", "index", "info", "pairs", "search", "tune", "verify",
 ]  # fmt: skip
 LINES = ["the cat sleeps", "", "a dog runs", "stocks fell"]
-
-
-@pytest.fixture
-def flowvec(flowvec_quickly):
-    return flowvec_quickly
 
 
 @pytest.fixture
@@ -505,8 +501,8 @@ def test_a_bundle_that_has_moved_is_explained(flowvec, tmp_path: Path, tiny_dir:
 
 
 @pytest.mark.parametrize("words", [["-h"], ["encode", "-h"], ["bench", "-h"], ["info", "-h"]])
-def test_the_short_option_h_prints_help(flowvec_here, words: list[str]) -> None:
-    done = flowvec_here(*words)
+def test_the_short_option_h_prints_help(flowvec, words: list[str]) -> None:
+    done = flowvec(*words)
     assert (done.returncode, "Usage:" in done.stdout) == (0, True)
 
 
@@ -515,18 +511,20 @@ def test_the_short_option_h_prints_help(flowvec_here, words: list[str]) -> None:
     [(["encod"], "Did you mean encode"), (["serch", "c", "x"], "Did you mean search"),
      (["search", "c", "x", "--hybird"], "--hybrid"), (["encode", "--preciion"], "--precision")],
 )  # fmt: skip
-def test_a_mistyped_command_suggests_the_nearest(flowvec_here, words, near: str) -> None:
-    done = flowvec_here(*words)
+def test_a_mistyped_command_suggests_the_nearest(flowvec, words, near: str) -> None:
+    done = flowvec(*words)
     assert done.returncode == 2
     assert near in " ".join(done.stderr.replace("│", " ").split())
 
 
+@pytest.mark.process
 def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "flowvec", "--version"], cwd=tmp_path, text=True,
                           capture_output=True, timeout=600, check=False)  # fmt: skip
     assert (done.returncode, done.stdout[:8]) == (0, "flowvec ")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 def test_what_the_output_cannot_show_is_replaced(
     tmp_path: Path, tiny_dir: Path, encoding: str
@@ -548,6 +546,7 @@ def test_what_the_output_cannot_show_is_replaced(
     assert hit["text"] == "das Überraschungsei 日本語"
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes are POSIX's")
 def test_a_closed_pipe_is_not_a_traceback(tmp_path: Path, tiny_dir: Path) -> None:
     lines = "".join(f"the cat {i}\n" for i in range(3000))
@@ -564,3 +563,16 @@ def test_a_closed_pipe_is_not_a_traceback(tmp_path: Path, tiny_dir: Path) -> Non
     told = process.stderr.read()
     process.wait(600)
     assert b"Traceback" not in told
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["first", "last"])
+def test_quiet_is_of_one_command(
+    flowvec: Callable[..., subprocess.CompletedProcess[str]], tiny_dir: Path, place: int
+) -> None:
+    words = ["info", tiny_dir]
+    words.insert(place, "--quiet")
+    assert flowvec(*words).returncode == 0
+    assert progress.is_shown()
+    words.append("--no-such-option")
+    assert flowvec(*words).returncode == 2
+    assert progress.is_shown()

@@ -63,12 +63,12 @@ def test_doctor_says_what_a_machine_without_openvino_lacks(
 
 
 def test_doctor_shows_that_note_only_without_openvino(
-    flowvec_quickly, monkeypatch: pytest.MonkeyPatch
+    flowvec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = doctor.provider_status()[OPENVINO] is None
-    assert ("NOTE: without OpenVINO" in flowvec_quickly("doctor").stdout) != runs
+    assert ("NOTE: without OpenVINO" in flowvec("doctor").stdout) != runs
     monkeypatch.setitem(sys.modules, "openvino", None)
-    assert "NOTE: without OpenVINO" in flowvec_quickly("doctor").stdout
+    assert "NOTE: without OpenVINO" in flowvec("doctor").stdout
 
 
 def test_doctor_marks_the_engines_of_gpus(capsys: pytest.CaptureFixture[str]) -> None:

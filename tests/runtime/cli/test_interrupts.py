@@ -15,6 +15,7 @@ from tests.job_folders import write_job
 from tests.makers import unit_vectors
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.3, 0.4])
 def test_ctrl_c_during_startup_shows_no_traceback(tmp_path: Path, delay: float) -> None:
@@ -40,6 +41,7 @@ def test_ctrl_c_during_startup_shows_no_traceback(tmp_path: Path, delay: float) 
     assert (process.returncode, b"Traceback" in told) == (130, False), told
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 @pytest.mark.parametrize(
     ("file", "function", "event"),
@@ -86,6 +88,7 @@ def test_ctrl_c_before_and_after_a_command_shows_no_traceback(
     assert (done.returncode, done.stderr) == (130, b"sent"), done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
 @pytest.mark.parametrize(
     ("words", "file", "function", "what"),

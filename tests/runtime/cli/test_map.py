@@ -25,11 +25,11 @@ def data_of(page: str) -> dict[str, Any]:
     return made
 
 
-def test_a_map_as_one_file(flowvec_here: RunCommand, tmp_path: Path) -> None:
+def test_a_map_as_one_file(flowvec: RunCommand, tmp_path: Path) -> None:
     with Collection.create(tmp_path / "notes", dim=4) as notes:
         vectors = np.random.default_rng(0).normal(size=(30, 4))
         notes.add_vectors(range(30), vectors, [TEXT] * 30, [{"n": i % 3} for i in range(30)])
-    done = flowvec_here("map", "notes", "-o", "map.html", "--color-by", "n")
+    done = flowvec("map", "notes", "-o", "map.html", "--color-by", "n")
     assert (done.returncode, done.stdout) == (0, "map.html: 30 points\n"), done.stderr
     page = (tmp_path / "map.html").read_text()
     data = data_of(page)
@@ -47,26 +47,26 @@ def test_a_map_as_one_file(flowvec_here: RunCommand, tmp_path: Path) -> None:
     assert not re.search(r"^(import|export) ", script[1], re.MULTILINE)
     assert not re.search(r"https?://", page)
     for out, said in (("map.html", "--overwrite"), ("notes/map.html", "is in the input")):
-        done = flowvec_here("map", "notes", "-o", out)
+        done = flowvec("map", "notes", "-o", out)
         assert (done.returncode, said in done.stderr) == (2, True)
-    done = flowvec_here("map", "notes", "-o", "map.html", "--texts", "--rows", "10", "--overwrite")
+    done = flowvec("map", "notes", "-o", "map.html", "--texts", "--rows", "10", "--overwrite")
     assert done.stdout == "map.html: 10 points\n"
     page = (tmp_path / "map.html").read_text()
     assert data_of(page)["texts"] == [TEXT] * 10
     assert page.count("</script>") == 2
 
 
-def test_what_it_refuses(flowvec_here: RunCommand, tmp_path: Path) -> None:
+def test_what_it_refuses(flowvec: RunCommand, tmp_path: Path) -> None:
     Collection.create(tmp_path / "notes", dim=2).close()
-    done = flowvec_here("map", "notes", "-o", "map.png")
+    done = flowvec("map", "notes", "-o", "map.png")
     assert done.returncode != 0
     assert "the output is an .html file, not map.png" in done.stderr
-    done = flowvec_here("map", "notes", "-o", "map.html", "--color-by", 'a"b')
+    done = flowvec("map", "notes", "-o", "map.html", "--color-by", 'a"b')
     assert "cannot be filtered by" in done.stderr
     with Collection.open(tmp_path / "notes") as notes:
         notes.add_vectors([1, 2], np.eye(2), None, [{"n": 1, "list": [2]}] * 2)
     for field in ("m", "list"):
-        done = flowvec_here("map", "notes", "-o", "map.html", "--color-by", field)
+        done = flowvec("map", "notes", "-o", "map.html", "--color-by", field)
         said = f"no row on the map has a text, number or flag in the field '{field}'"
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "map.html").exists()

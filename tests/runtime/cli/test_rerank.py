@@ -14,11 +14,6 @@ TEXTS = ["a cat sleeps", "stocks fell", "the dog runs fast"]
 
 
 @pytest.fixture
-def flowvec(flowvec_quickly):
-    return flowvec_quickly
-
-
-@pytest.fixture
 def notes(tmp_path: Path) -> Path:
     file = tmp_path / "notes.txt"
     file.write_text("\n".join(TEXTS) + "\n")

@@ -17,11 +17,6 @@ from tests.makers import write_jsonl
 
 
 @pytest.fixture
-def flowvec(flowvec_quickly: Any) -> Any:
-    return flowvec_quickly
-
-
-@pytest.fixture
 def notes(tmp_path: Path) -> Path:
     with Collection.create(tmp_path / "notes", dim=2) as c:
         metadata = [{"year": 2023}, {"year": 2024}, None, {"raw": "\ud800"}, {}]
@@ -146,6 +141,7 @@ def test_a_parquet_dump_is_a_collection_again(flowvec: Any, notes: Path, tmp_pat
         np.testing.assert_array_equal(next(c.rows()).vector, [1, 0])
 
 
+@pytest.mark.process
 def test_a_reader_of_a_dump_may_stop(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "many", dim=2) as c:
         c.add_vectors(range(3000), np.ones((3000, 2)), ["a text " * 20] * 3000)

@@ -567,6 +567,7 @@ def test_a_collection_that_was_closed_elsewhere(tmp_path: Path, tiny: Encoder) -
     run(main)
 
 
+@pytest.mark.process
 def test_a_forked_child_gets_an_error(collection: Collection) -> None:
     if not hasattr(os, "fork"):
         pytest.skip("this system has no fork")

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import Collection, Encoder, Hit, InputTypeError, InputValueError, Reranker
 from flowvec.collection.diversity import most_diverse
 from flowvec.vectors import METRICS
+from tests.drawing import examples
 from tests.makers import unit, vectors
 
 
@@ -24,7 +25,7 @@ def similarity(a: np.ndarray, b: np.ndarray, metric: str) -> float:
     return float(a @ b)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rows=st.integers(1, 12),
     k=st.integers(1, 14),

@@ -160,6 +160,7 @@ for kill in range(25):
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_kill_leaves_an_index_or_none(tmp_path: Path) -> None:
     with filled(tmp_path / "c", 3000) as c:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import (
@@ -33,6 +33,7 @@ from flowvec.collection.store.bm25 import WordStatistics
 from flowvec.collection.store.full_text import TOKENIZERS
 from flowvec.collection.store.store import FILE, Store
 from flowvec.texts.folding import folded
+from tests.drawing import examples
 from tests.runtime.collection.conftest import SETTINGS
 
 FORMATS = Path(__file__).resolve().parents[2] / "data/formats"
@@ -210,6 +211,7 @@ for kill in range(25):
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("name", ["collection-v1-texts", "collection-v2-vectors"])
 def test_a_kill_leaves_one_tokenizer_or_the_other(tmp_path: Path, name: str) -> None:
@@ -305,7 +307,7 @@ SOME = st.lists(PIECES, max_size=6).map("".join)
 QUERIES = SOME | st.text(max_size=12)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60)
 @given(texts=st.lists(SOME, min_size=1, max_size=8), query=QUERIES)
 def test_trigram_queries_agree_with_python(
     tmp_path_factory: Any, texts: list[str], query: str
@@ -386,7 +388,7 @@ def of_scripts(request: Any, tmp_path_factory: Any) -> Any:
         assert collection.verify() == []
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_a_text_is_found_by_each_of_its_words_in_every_form(of_scripts: Any, data: Any) -> None:
     name = data.draw(st.sampled_from(sorted(SCRIPTS)))

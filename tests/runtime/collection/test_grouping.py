@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import Collection, Encoder, Hit, InputTypeError, InputValueError
+from tests.drawing import examples
 from tests.makers import vectors
 
 GROUPS = st.sampled_from([None, 1, "1", True, 1.0, "a", [1], {"b": 2}, "missing"])
@@ -28,7 +29,7 @@ def merged(hits: list[Hit], k: int) -> list[Hit]:
     return list(first.values())[:k]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60)
 @given(groups=st.lists(GROUPS, min_size=1, max_size=60), k=st.integers(1, 12))
 @pytest.mark.parametrize("exact_below", [10_000, 5])
 def test_the_best_row_of_each_group_is_a_hit(

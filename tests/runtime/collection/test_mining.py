@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import (
@@ -19,6 +19,7 @@ from flowvec import (
     semantic_search,
 )
 from flowvec.collection import mining
+from tests.drawing import examples
 from tests.makers import unit
 
 
@@ -30,7 +31,7 @@ def random_items(rows: int, dim: int = 6, seed: int = 0, values: int = 0) -> np.
     return rng.normal(size=(rows, dim)).astype(np.float32)
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(
     rows=st.integers(0, 40),
     k=st.integers(0, 60),

@@ -16,6 +16,8 @@ import pytest
 from flowvec import Collection
 from tests.makers import vectors
 
+pytestmark = pytest.mark.process
+
 # That user may not be able to read the modules, so all are imported before.
 SOMEBODY = """
 import mmap, os, sys, tempfile

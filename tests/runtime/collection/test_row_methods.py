@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -24,6 +23,7 @@ from flowvec import (
 )
 from flowvec.collection import row_methods
 from flowvec.collection.store.store import FILE
+from tests.drawing import examples
 from tests.makers import vectors
 from tests.runtime.collection.store.test_filters import FILTERS, METADATA, matches
 
@@ -413,4 +413,4 @@ class RowsAgainstADict(RuleBasedStateMachine):
 
 
 TestRowsAgainstADict = RowsAgainstADict.TestCase
-TestRowsAgainstADict.settings = settings(max_examples=40, stateful_step_count=10, deadline=None)
+TestRowsAgainstADict.settings = examples(40, stateful_step_count=10)

@@ -145,6 +145,7 @@ def another_process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     child.communicate()
 
 
+@pytest.mark.process
 def test_another_process_that_has_written_and_stays_open_is_not_in_the_way(
     tmp_path: Path, another_process
 ) -> None:

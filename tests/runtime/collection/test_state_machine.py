@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -14,6 +13,7 @@ from flowvec import (
     Collection,
     Hit,
 )
+from tests.drawing import examples
 
 IDS = st.one_of(st.integers(-2, 8), st.sampled_from(["1", "2", "x", "é"]))
 
@@ -81,4 +81,4 @@ class CollectionAgainstADict(RuleBasedStateMachine):
 
 
 TestAgainstADict = CollectionAgainstADict.TestCase
-TestAgainstADict.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+TestAgainstADict.settings = examples(40, stateful_step_count=15)

@@ -97,6 +97,7 @@ with Collection.create(sys.argv[1], dim=2) as c:
 """
 
 
+@pytest.mark.process
 def test_calls_import_nothing(tmp_path: Path) -> None:
     """An import that Ctrl-C interrupts can block the other threads that need the module."""
     done = subprocess.run(

@@ -179,6 +179,7 @@ convert(source, target, to, overwrite=True, on_progress=on_progress)
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no fork")
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_kill_leaves_no_target_or_the_old_one(tmp_path: Path, job: Path, to: str) -> None:
@@ -222,6 +223,7 @@ except ConvertError as error:
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of files")
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_full_disk_is_a_clear_error_and_leaves_nothing(
@@ -249,6 +251,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 @pytest.mark.parametrize("to", ["parquet", "faiss", "pgvector"])
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, to: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import (
@@ -37,6 +37,7 @@ from flowvec.engine import onnxruntime_session, selection
 from flowvec.engine.providers import CPU, OPENVINO, PROVIDERS
 from flowvec.engine.selection import available_providers
 from flowvec.texts.window import WINDOW
+from tests.drawing import examples
 from tests.runtime.encoder.conftest import texts
 
 # --- shapes and order -----------------------------------------------------------------------------
@@ -67,7 +68,7 @@ def test_vectors_come_in_input_order_whatever_the_lengths(tiny: Encoder) -> None
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     seed=st.integers(0, 1000),
     size=st.integers(1, 64),

@@ -491,6 +491,7 @@ with Encoder.load(sys.argv[1], provider="cpu", streams=2) as encoder:
 """
 
 
+@pytest.mark.process
 def test_processes_that_begin_together_agree(tiny_dir: Path, cache: Path) -> None:
     children = [
         subprocess.Popen([sys.executable, "-c", _LOAD, tiny_dir], stdout=subprocess.PIPE, text=True)
@@ -557,6 +558,7 @@ except ProviderUnavailableError:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("streams", [1, 2])
 def test_a_processor_that_openvino_cannot_serve_is_served_by_another(
     tiny_dir: Path, streams: int

@@ -277,6 +277,7 @@ def test_an_unexpected_failure_only_affects_its_calls(
         assert shared.encode("the cat", timeout=60).shape == (one.dim,)
 
 
+@pytest.mark.process
 def test_a_forked_child_gets_an_error(one: Encoder) -> None:
     if not hasattr(os, "fork"):
         pytest.skip("this system has no fork")
@@ -524,6 +525,7 @@ def test_threads_of_a_queue_that_was_dropped_end(tiny: Encoder) -> None:
     wait_until(lambda: not running() & own)
 
 
+@pytest.mark.process
 def test_a_busy_encoder_that_is_not_closed_does_not_abort_the_process(tiny_dir: Path) -> None:
     code = """
 import sys, threading, time

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import Collection, Encoder, InputTypeError, InputValueError
 from flowvec.integrations import columns
 from flowvec.integrations.columns import encode_column
+from tests.drawing import examples
 
 pandas = pytest.importorskip("pandas", reason="needs pandas")
 polars = pytest.importorskip("polars", reason="needs polars")
@@ -49,7 +50,7 @@ def rows_of(column: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(
     texts=st.lists(st.sampled_from(TEXTS) | st.none(), max_size=5),
     precision=st.sampled_from(["float32", "ubinary"]),

@@ -62,6 +62,7 @@ def test_a_lease_that_does_not_change_is_taken_over(
     assert store.read("lease") == held.encode()  # the other one's is not deleted
 
 
+@pytest.mark.process
 def test_nobody_waits_for_a_process_of_this_machine_that_has_ended(store: ObjectStore) -> None:
     if lease._machine() is None:
         pytest.skip("needs /proc")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec.projection.layout import edges_of, layouts
+from tests.drawing import examples
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(seed=st.integers(0, 10**6), rows=st.integers(1, 30), k=st.integers(1, 5))
 def test_each_pair_of_neighbours_is_one_edge(seed: int, rows: int, k: int) -> None:
     rng = np.random.default_rng(seed)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec.projection.principal import principal_axes
+from tests.drawing import examples
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(
     seed=st.integers(0, 1000), rows=st.integers(1, 60), dim=st.integers(1, 20),
     components=st.integers(1, 4),

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import Bundle, BundleError, Collection, Encoder, InputValueError
 from flowvec.engine.inner_output import BeforeTransform, transform_input, with_output
 from flowvec.projection import space_frames
 from flowvec.projection.isotropy import evenness_of
+from tests.drawing import examples
 
 TEXTS = [f"the cat {i} sleeps on the river" for i in range(40)]
 
@@ -67,7 +68,7 @@ def test_too_few_rows(tmp_path: Path, tiny: Encoder) -> None:
             list(space_frames(notes, None))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_a_damaged_graph_is_an_error_or_has_no_transform(
     tiny_dir: Path, data: st.DataObject

@@ -318,6 +318,7 @@ def test_it_pickles(reranker: Reranker) -> None:
         assert copy.engine == reranker.engine
 
 
+@pytest.mark.process
 def test_a_forked_child_opens_its_own_session(reranker: Reranker) -> None:
     if "fork" not in multiprocessing.get_all_start_methods():
         pytest.skip("this system does not fork")

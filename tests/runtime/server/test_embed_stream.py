@@ -257,6 +257,7 @@ def test_a_reader_that_stops_stops_the_sender(tiny: Encoder) -> None:
         np.testing.assert_allclose([rows[i]["embedding"] for i in chosen], expected, atol=1e-5)
 
 
+@pytest.mark.process
 def test_memory_is_bounded_over_many_lines(tmp_path: Path, tiny_dir: Path) -> None:
     with served(tmp_path, f"one={tiny_dir}", "--provider", "cpu", "--streams", "1") as (
         url,

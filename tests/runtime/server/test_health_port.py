@@ -199,6 +199,7 @@ def all_of(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM is POSIX's")
 def test_a_process_is_probed_from_its_start_to_its_end(
     tmp_path: Path, tiny_dir: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import Collection, Encoder, Reranker
@@ -22,6 +22,7 @@ from flowvec.server.answer_types import ERRORS
 from flowvec.server.described import description_of
 from flowvec.server.routes import ROUTES
 from flowvec.sparse import SparseEncoder
+from tests.drawing import examples
 from tests.runtime.server.test_openapi import BODIES, path_of
 
 ROUTES_WITH_BODIES = [route for route in ROUTES if description_of(route.run).takes]
@@ -83,7 +84,7 @@ def fields_of(route: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("route", ROUTES_WITH_BODIES, ids=lambda route: route.path)
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(data=st.data())
 def test_any_body_has_an_answer(client: Any, route: Any, data: st.DataObject) -> None:
     body = dict(BODIES.get(route.path, {"inputs": "a"}))
@@ -109,7 +110,7 @@ SPARSE_BODIES = {
 
 
 @pytest.mark.parametrize("path", SPARSE_BODIES)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(sparse=SPARSE)
 def test_a_sparse_vector_is_taken_or_refused_for_what_it_is(
     client: Any, path: str, sparse: dict[str, Any]
@@ -131,7 +132,7 @@ def test_a_sparse_vector_is_taken_or_refused_for_what_it_is(
     assert answer.status_code in (200, 400)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(route=st.sampled_from(ROUTES_WITH_BODIES), body=st.binary(max_size=60))
 def test_any_bytes_have_an_answer(client: Any, route: Any, body: bytes) -> None:
     assert client.post(path_of(route), content=body).status_code < 500

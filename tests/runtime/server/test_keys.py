@@ -45,12 +45,12 @@ def test_mistakes_in_a_file_are_named_without_showing_keys(tmp_path: Path) -> No
         make_key("a b")
 
 
-def test_the_command_makes_keys_and_refuses_to_listen_openly(flowvec_quickly: Any) -> None:
-    done = flowvec_quickly("serve", "--new-key", "alice", "--admin")
+def test_the_command_makes_keys_and_refuses_to_listen_openly(flowvec: Any) -> None:
+    done = flowvec("serve", "--new-key", "alice", "--admin")
     assert done.stdout.startswith("alice sha256:")
     assert done.stdout.endswith(" admin\n")
     assert done.stderr.split()[-1].startswith("fv-")
-    done = flowvec_quickly("serve", "mini", "--host", "0.0.0.0")
+    done = flowvec("serve", "mini", "--host", "0.0.0.0")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--api-key-file" in done.stderr
-    assert "name a model" in flowvec_quickly("serve").stderr
+    assert "name a model" in flowvec("serve").stderr

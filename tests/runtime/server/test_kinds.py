@@ -311,6 +311,7 @@ def test_both_kinds_are_loaded_again_while_they_serve(
     assert all(model._pipeline.closed for model in loaded)
 
 
+@pytest.mark.process
 def test_the_command_takes_all_kinds_in_one_list(
     tmp_path: Path, tiny_dir: Path, sparse_dir: Path, multi_vector_dir: Path, reranker_dir: Path
 ) -> None:

@@ -245,6 +245,7 @@ def test_it_needs_an_admin_key(loads: Loads, tiny: Encoder) -> None:
     assert len(loads.loaded) == 1
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 def test_sighup_loads_all_models_again(tmp_path: Path, tiny_dir: Path, reranker_dir: Path) -> None:
     words = (f"one={tiny_dir}", "--reranker", f"two={reranker_dir}", "--streams", "1")
@@ -280,6 +281,7 @@ main()
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 def test_sighup_as_soon_as_the_server_runs_does_not_end_it(tmp_path: Path, tiny_dir: Path) -> None:
     words = ("serve", f"one={tiny_dir}", "--streams", "1", "--port", "0")

@@ -48,6 +48,7 @@ class Caller(threading.Thread):
         return "whole" if len(answer.json()) == 40 else f"{answer.status_code} {answer.text}"
 
 
+@pytest.mark.process
 def test_sigterm_under_load_cuts_no_answer(tmp_path: Path, tiny_dir: Path) -> None:
     with served(tmp_path, f"one={tiny_dir}") as (url, process, log):
         assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == "one"
@@ -88,6 +89,7 @@ def test_a_stop_does_not_wait_for_what_half_sent_requests_still_lack(tiny: Encod
         assert b"connection: close\r\n" in said[name]
 
 
+@pytest.mark.process
 def test_rows_outlive_the_process(
     tmp_path: Path, tiny_dir: Path, reranker_dir: Path, tiny: Encoder
 ) -> None:

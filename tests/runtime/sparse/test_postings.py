@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import SparseVectors
 from flowvec.hnsw import HnswError, best_rows
 from flowvec.sparse import postings
 from flowvec.sparse.postings import Postings
+from tests.drawing import examples
 
 ROWS = st.lists(
     st.dictionaries(st.integers(0, 30), st.integers(-2, 3).map(float), max_size=8), max_size=20
@@ -40,7 +41,7 @@ def _expected(vectors: SparseVectors, query: SparseVectors, k: int) -> list[tupl
     return [(hit["corpus_id"], hit["score"]) for hit in hits]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(ROWS, st.dictionaries(st.integers(0, 30), st.just(1.5)), st.integers(1, 25))
 def test_search_finds_the_best_rows_in_order(
     rows: list[dict[int, float]], query: dict[int, float], k: int
@@ -54,7 +55,7 @@ def test_search_finds_the_best_rows_in_order(
     assert _found(inverted, asked, k, allowed) == of_allowed[:k]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(ROWS, min_size=1, max_size=4), st.integers(0, 3), st.sampled_from([1, 3, 1 << 20]))
 def test_joined_parts_are_the_postings_of_their_live_rows(
     parts: list[list[dict[int, float]]], dead: int, at_once: int
@@ -77,7 +78,7 @@ def test_joined_parts_are_the_postings_of_their_live_rows(
         np.testing.assert_array_equal(mine, its, name)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(ROWS, st.randoms(use_true_random=False), st.sampled_from([1, 1 << 20]))
 def test_rows_can_be_put_in_another_order(
     rows: list[dict[int, float]], random: Random, at_once: int

@@ -7,17 +7,18 @@ import unicodedata
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec.texts.folding import folded, words_of
+from tests.drawing import examples
 
 FORMS: tuple[Any, ...] = ("NFC", "NFD", "NFKC", "NFKD")
 # The iota below a Greek letter is a letter of its own in upper case only.
 IOTA = "\u0345"
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.text(max_size=12), st.sampled_from(FORMS))
 def test_forms_and_cases_of_any_text_are_one(text: str, form: Any) -> None:
     words = words_of(text)
@@ -28,7 +29,7 @@ def test_forms_and_cases_of_any_text_are_one(text: str, form: Any) -> None:
         assert words_of(text.upper()) == words_of(text.casefold()) == words
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8))
 def test_letters_and_digits_are_never_lost(text: str) -> None:
     fillers = "\u115f\u1160\u3164\uffa0\u0640"

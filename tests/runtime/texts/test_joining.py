@@ -113,12 +113,12 @@ def test_other_fields_are_another_job(tmp_path: Path, tiny: Encoder) -> None:
 
 
 def test_the_command_index_takes_several_fields(
-    tmp_path: Path, tiny_dir: Path, flowvec_quickly: Any
+    tmp_path: Path, tiny_dir: Path, flowvec: Any
 ) -> None:
     rows = write_jsonl(tmp_path / "a.jsonl", ROWS)
     words = ["index", tmp_path / "c", rows, "--id-field", "id", "--text-field", "title,text"]
     for more, told in (["--model", tiny_dir], "4 rows added"), ([], "4 were there already"):
-        done = flowvec_quickly(*words, *more)
+        done = flowvec(*words, *more)
         assert done.returncode == 0, done.stderr
         assert told in done.stdout
     assert _texts(tmp_path / "c") == JOINED

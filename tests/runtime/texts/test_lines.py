@@ -6,14 +6,15 @@ import csv
 import io
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec.texts import lines as lines_module
 from flowvec.texts.lines import BadRecord, csv_records, lines_of
+from tests.drawing import examples
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(data=st.binary(max_size=200) | st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"bcd"])).map(
     b"".join), block=st.integers(1, 9), limit=st.integers(0, 20))  # fmt: skip
 def test_lines_are_those_of_the_file(data: bytes, block: int, limit: int) -> None:
@@ -59,7 +60,7 @@ def csv_by_python(data: bytes) -> list[list[str] | None]:
             records.append(None)
 
 
-@settings(max_examples=1000, deadline=None)
+@examples(1000)
 @given(
     data=st.lists(
         st.sampled_from(

@@ -30,10 +30,10 @@ def test_control_characters_and_bytes_are_escaped(text: str, printed: str) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of bytes are POSIX's")
-def test_a_command_prints_names_that_are_not_utf8(flowvec_here: Any, tmp_path: Any) -> None:
+def test_a_command_prints_names_that_are_not_utf8(flowvec: Any, tmp_path: Any) -> None:
     name = os.fsdecode(b"lat\xe9\n\x1b[31m")
     (tmp_path / f"{name}.jsonl").write_text('{"text": null}\n')
     options = ("-o", "out", "--out-format", "npy", "--strict")
-    done = flowvec_here("encode", "mini", f"{name}.jsonl", *options)
+    done = flowvec("encode", "mini", f"{name}.jsonl", *options)
     assert done.returncode == 2
     assert done.stderr == "flowvec: lat\\xe9\\n\\x1b[31m.jsonl, row 0: text is null\n"

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec.tokenizer.pairs import PairTokenizer
 from flowvec.tokenizer.tokenizer import Tokenizer
+from tests.drawing import examples
 from tests.runtime.tokenizer.kinds import KINDS, file_of
 
 _CAT = " the cat sleeps"
@@ -51,7 +52,7 @@ def _expected(library: tokenizers.Tokenizer, text: str, length: int) -> tuple[li
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25)
+@examples(25)
 @given(segments=st.lists(_SEGMENT, min_size=1, max_size=4), length=st.sampled_from([4, 33]))
 def test_ids_are_those_of_the_whole_text(kind: str, segments: list[str], length: int) -> None:
     tokenizer, library = _tokenizers(kind, length)

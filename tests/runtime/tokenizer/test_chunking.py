@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -16,6 +16,7 @@ from flowvec import Chunk, Encoder, InputTypeError, InputValueError
 from flowvec.texts.sentences import sentence_spans
 from flowvec.tokenizer.chunking import SplitBy, split_texts
 from flowvec.tokenizer.tokenizer import Tokenizer
+from tests.drawing import examples
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 CORPUS = ["The cat sleeps on the red mat. It's tired!", "Füchse jagen naïve Hühner.",
@@ -92,7 +93,7 @@ PIECES = st.sampled_from(
 TEXTS = st.lists(st.lists(PIECES, max_size=12).map("".join) | st.text(max_size=40), max_size=3)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     texts=TEXTS,
     most=st.integers(12, 64),

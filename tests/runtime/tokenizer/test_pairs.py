@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import BundleError, InputTypeError, InputValueError
 from flowvec.tokenizer.pairs import PairTokenizer, check_pairs, kept_tokens
 from tests.conftest import DATA
+from tests.drawing import examples
 
 TOKENIZER = DATA / "bundles" / "reranker" / "tokenizer.json"
 MAX_LENGTH = 24
@@ -37,7 +38,7 @@ def tokenizer() -> PairTokenizer:
     return PairTokenizer(TOKENIZER, MAX_LENGTH, with_types=True)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=6))
 def test_ids_and_types_are_those_of_the_library(
     pairs: list[tuple[str, str]], tokenizer: PairTokenizer, library: tokenizers.Tokenizer

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec.bundle.bundle import Bundle
 from flowvec.errors import BundleError, InputTypeError, InputValueError
 from flowvec.texts.unicode import replace_surrogates
 from flowvec.tokenizer.tokenizer import Tokenizer, check_texts
+from tests.drawing import examples
 
 MINI = Bundle.load("mini").tokenizer
 MAX_LENGTH = 32
@@ -61,7 +62,7 @@ def test_ids_are_the_librarys(
     assert tokenizer([text]).ids == [reference.encode(text).ids]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(text=st.text(max_size=300))
 def test_ids_are_the_librarys_for_any_text(
     tokenizer: Tokenizer, reference: tokenizers.Tokenizer, text: str
@@ -69,7 +70,7 @@ def test_ids_are_the_librarys_for_any_text(
     assert tokenizer([text]).ids == [reference.encode(replace_surrogates(text)).ids]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     words=st.lists(
         st.sampled_from(["the", "anthropological", "x" * 150, "漢字", "...", "\n", "é", "2,000"]),

@@ -197,13 +197,13 @@ def test_pairs_for_timing_have_one_query_for_many_documents(reranker_dir: Path) 
 
 
 def test_the_tune_command_counts_pairs_of_a_reranker(
-    flowvec_here, reranker_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flowvec, reranker_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = json.loads(flowvec_here("tune", reranker_dir, "--seconds", 1, "--json").stdout)
+    shown = json.loads(flowvec("tune", reranker_dir, "--seconds", 1, "--json").stdout)
     assert shown["unit"] == "pairs"
     (tmp_path / "file").touch()
     monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "file"))
-    done = flowvec_here("tune", reranker_dir, "--seconds", 1)
+    done = flowvec("tune", reranker_dir, "--seconds", 1)
     assert done.returncode == 0, done.stderr
     assert "pairs/s: short" in done.stdout
     assert "texts/s" not in done.stdout
@@ -213,8 +213,8 @@ def test_the_tune_command_counts_pairs_of_a_reranker(
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_the_tune_command_keeps_and_forgets(flowvec_here, tiny_dir: Path, cache: Path) -> None:
-    flowvec = flowvec_here
+def test_the_tune_command_keeps_and_forgets(flowvec, tiny_dir: Path, cache: Path) -> None:
+    flowvec = flowvec
     done = flowvec("tune", tiny_dir, "--seconds", 1)
     assert done.returncode == 0, done.stderr
     assert "tokens a batch" in done.stdout
@@ -233,11 +233,11 @@ def test_tuning_without_time_is_an_error(tiny_dir: Path) -> None:
 
 
 def test_tuning_without_a_cache_says_so_first_and_prints_the_result(
-    flowvec_here, tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flowvec, tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "file"))
-    done = flowvec_here("tune", tiny_dir, "--seconds", "1")
+    done = flowvec("tune", tiny_dir, "--seconds", "1")
     assert done.returncode == 0, done.stderr
     assert "the result cannot be cached" in done.stderr
     assert "Encoder.load(" in done.stdout

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -21,6 +20,7 @@ from flowvec.collection.index.vector_table import VectorTable
 from flowvec.collection.store import metadata_changes
 from flowvec.collection.store.filters import Condition, compile_filter
 from flowvec.collection.store.store import Store
+from tests.drawing import examples
 from tests.makers import vectors
 
 
@@ -154,7 +154,7 @@ class MasksAgainstSql(RuleBasedStateMachine):
                 watcher.check(CONDITIONS[condition])
 
 
-MasksAgainstSql.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+MasksAgainstSql.TestCase.settings = examples(25, stateful_step_count=20)
 TestMasksAgainstSql = MasksAgainstSql.TestCase
 
 

@@ -160,6 +160,7 @@ print(len(c.search(np.ones(8), k=10_000)))
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 def test_a_full_disk_while_the_graph_is_saved_leaves_the_old_file(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
@@ -222,6 +223,7 @@ time.sleep(float(sys.argv[2]))
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.2])
 def test_a_program_may_end_while_the_graph_grows(tmp_path: Path, seconds: float) -> None:
     """Python stops its threads in the middle of a change, which aborted the process."""

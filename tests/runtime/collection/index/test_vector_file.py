@@ -257,6 +257,7 @@ def test_no_handle_is_left_open(tmp_path: Path) -> None:
     assert handles() == []
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_forked_child_leaves_the_file_to_its_parent(tmp_path: Path) -> None:
     file = small_file(tmp_path, [1, 2], vectors(2, 3))
@@ -287,6 +288,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.process
 def test_another_process_follows_a_file_that_grows(tmp_path: Path) -> None:
     rows = np.arange(900, dtype=np.float32).reshape(300, 3)
     file = small_file(tmp_path, [1], rows[:1])
@@ -390,6 +392,7 @@ needs_faulty_disk = pytest.mark.skipif(
 )
 
 
+@pytest.mark.process
 @needs_faulty_disk
 @pytest.mark.parametrize("once", [0, 1])
 def test_a_full_disk_refuses_an_append_and_leaves_valid_records(tmp_path: Path, once: int) -> None:
@@ -414,6 +417,7 @@ def test_a_full_disk_refuses_an_append_and_leaves_valid_records(tmp_path: Path, 
     assert refusals > 3
 
 
+@pytest.mark.process
 @needs_faulty_disk
 def test_a_file_that_may_not_grow_refuses_an_append(tmp_path: Path) -> None:
     library = disk.compile_disk(tmp_path)
@@ -425,6 +429,7 @@ def test_a_file_that_may_not_grow_refuses_an_append(tmp_path: Path) -> None:
     assert "cannot write" in lines[0]
 
 
+@pytest.mark.process
 @needs_faulty_disk
 def test_records_of_interrupted_changes_are_gone_from_disk_before_new_ones_are_written(
     tmp_path: Path,
@@ -464,6 +469,7 @@ except VectorFileError:
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare to mount a tmpfs")
 def test_a_full_file_system_in_memory_is_an_error(tmp_path: Path) -> None:
     """Reading what was never written takes memory there, and kills the process if none is left."""

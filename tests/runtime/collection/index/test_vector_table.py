@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -24,6 +24,7 @@ from flowvec.collection.index.vector_format import HEADER_BYTES, Layout
 from flowvec.collection.index.vector_table import VectorTable
 from flowvec.errors import CollectionError
 from flowvec.vectors import METRICS, Metric, top_k
+from tests.drawing import examples
 from tests.makers import unit, vectors
 from tests.runtime.collection.index.vector_files import small_file
 
@@ -200,11 +201,11 @@ class TableAgainstADict(RuleBasedStateMachine):
         assert table.slots_of(np.array([0, 10**9])).tolist() == [-1, -1]
 
 
-TableAgainstADict.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+TableAgainstADict.TestCase.settings = examples(60, stateful_step_count=25)
 TestTableAgainstADict = TableAgainstADict.TestCase
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     metric=st.sampled_from(METRICS),
     total=st.integers(1, 400),

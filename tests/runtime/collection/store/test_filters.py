@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import InputTypeError, InputValueError
@@ -20,6 +20,7 @@ from flowvec.collection.store.filter_values import end_of_prefix
 from flowvec.collection.store.filters import add_functions, compile_filter
 from flowvec.collection.store.json_field import JsonField, path_of
 from flowvec.collection.store.rows import encode_metadata, key_of
+from tests.drawing import examples
 
 MISSING = object()
 
@@ -188,7 +189,7 @@ def nested(leaves: Any) -> Any:
 FILTERS = nested(st.dictionaries(NAMES, FIELD | CONTAINS, max_size=2))
 
 
-@settings(deadline=None, max_examples=500)
+@examples(500)
 @given(wanted=FILTERS, rows=st.lists(METADATA, min_size=1, max_size=6))
 def test_filters_in_sql_agree_with_python(wanted, rows) -> None:
     # Keys are written as JSON has them; a dot in a name would lead inwards.
@@ -197,7 +198,7 @@ def test_filters_in_sql_agree_with_python(wanted, rows) -> None:
     assert found_by_sql(wanted, rows, indexed=["a", "b", "a.b", "c d", "é", "it's"]) == expected
 
 
-@settings(deadline=None, max_examples=500)
+@examples(500)
 @given(wanted=nested(LEAVES), rows=st.lists(ROWS, min_size=1, max_size=6))
 def test_filters_of_ids_and_texts_agree_with_python(wanted, rows) -> None:
     expected = [i for i, row in enumerate(rows) if matches(wanted, *row)]
@@ -305,7 +306,7 @@ def test_operators_use_an_index_over_the_field_and_read_no_row(name: str, condit
         assert not any("SCAN items" in step for step in steps)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     texts=st.lists(st.text("ab\0", max_size=4), min_size=1, max_size=8),
     sign=st.sampled_from(["=", "<", "<=", ">", ">=", "starts with"]),

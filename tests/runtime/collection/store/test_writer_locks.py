@@ -57,6 +57,7 @@ while True:
 """
 
 
+@pytest.mark.process
 def test_processes_that_write_in_a_loop_leave_turns_to_others(tmp_path: Path) -> None:
     """Twenty turns beside two processes that want every turn: each is got in the time limit."""
     children = [
@@ -106,6 +107,7 @@ turn.release()
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 def test_a_full_disk_hinders_no_turn(tmp_path: Path) -> None:
     """The content of a lock file is only used in other processes' messages."""
@@ -126,6 +128,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_that_outlives_its_parent_holds_nothing(tmp_path: Path) -> None:
     child = subprocess.Popen(
@@ -155,6 +158,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.process
 def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True

@@ -16,6 +16,8 @@ pytest.importorskip("msgspec", reason="needs the extra [serve]")
 
 from flowvec.server.page import __file__ as page
 
+pytestmark = pytest.mark.process
+
 NODE = shutil.which("node")
 TEXTS = [
     "Crème brûlée à la façon Łódź oﬃce STRASSE straße İstanbul ısı",

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec.bulk.windows import read_windows
 from flowvec.texts.readers import jsonl
 from flowvec.texts.sources import find_sources
 from flowvec.texts.window import Fields, Window
+from tests.drawing import examples
 
 PLAIN = b'{"text": "a cat", "key": 7, "score": 0.5, "good": true, "name": "caf\\u00e9"}'
 FIELDS = Fields("text", "key", ("score", "good", "name"))
@@ -154,7 +155,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data())
 def test_any_records_are_read_as_line_by_line(data: st.DataObject, tmp_path_factory) -> None:
     pytest.importorskip("pyarrow.json", reason="needs the extra [files]")

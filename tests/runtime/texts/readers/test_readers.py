@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import Encoder
@@ -23,6 +23,7 @@ from flowvec.errors import InputValueError
 from flowvec.texts.inventory import survey_inputs
 from flowvec.texts.sources import find_sources
 from flowvec.texts.window import Fields
+from tests.drawing import examples
 from tests.makers import texts_of
 
 
@@ -52,7 +53,7 @@ def lines_bytes(texts: list[str], kind: str) -> bytes:
 
 @pytest.mark.parametrize("suffix", OPENERS)
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "csv"])
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_reading_can_begin_at_any_shard(
     tmp_path_factory: pytest.TempPathFactory, kind: str, suffix: str, data
