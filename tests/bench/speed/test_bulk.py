@@ -29,6 +29,7 @@ def test_a_share_is_the_median_of_rounds_side_by_side() -> None:
     assert cells(job, [memory, job])[:4] == (MODES["npy"], "40", "80.0%", "2.5")
 
 
+@pytest.mark.process
 def test_the_bench_bulk_command_races_and_reports(flowvec, tmp_path: Path, tiny_dir: Path) -> None:
     sentence = "The quick brown fox number {} jumps over the lazy dog near the river."
     (tmp_path / "c.txt").write_text("\n".join(sentence.format(i) for i in range(1200)))

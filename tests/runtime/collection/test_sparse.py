@@ -447,7 +447,7 @@ with Collection.open(sys.argv[1]) as c:
 
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_a_kill_leaves_the_old_layout_whole(tmp_path: Path) -> None:
+def test_a_kill_leaves_the_collection_whole(tmp_path: Path) -> None:
     path = tmp_path / "c"
     with Collection.create(path, dim=2) as c:
         c.add_vectors(["a"], [[1, 0]], ["kept"])

@@ -384,7 +384,7 @@ with Collection.open(sys.argv[1]) as c, MultiVectorEncoder.load(sys.argv[2], pro
 
 @pytest.mark.process
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_a_kill_leaves_the_old_layout_whole(
+def test_a_kill_leaves_the_collection_whole(
     tmp_path: Path, tiny: Encoder, multi_vector: MultiVectorEncoder, multi_vector_dir: Path
 ) -> None:
     path = tmp_path / "c"
