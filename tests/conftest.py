@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import logging
 import os
 import re
 import runpy
@@ -75,12 +76,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its tier, before `-m` chooses."""
-    for item in items:
-        tier = tiers.of(item)
-        if item.get_closest_marker(tier) is None:
-            item.add_marker(tier)
-        if tiers.is_property(item):
-            item.add_marker("property")
+    tiers.mark(items)
 
 
 # --- Hypothesis -----------------------------------------------------------------------------------
@@ -324,12 +320,16 @@ def flowvec(
             for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
                 patch.setenv(name, value)
             handler = signal.getsignal(signal.SIGTERM)
+            root = logging.getLogger()
+            handlers, level = root.handlers[:], root.level
             capsys.readouterr()  # discards what was printed before
             try:
                 with pytest.raises(SystemExit) as stop:
                     main()
             finally:
                 signal.signal(signal.SIGTERM, handler)
+                root.handlers[:] = handlers  # `flowvec serve` sets its own
+                root.setLevel(level)
         return subprocess.CompletedProcess(words, int(stop.value.code or 0), *capsys.readouterr())
 
     return run

@@ -7,12 +7,14 @@ unit tier starts no process. `pytest FOLDER` and `pytest -m TIER` run other tier
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = ["TIERS", "is_property", "of", "of_place", "watch_for_processes"]
+__all__ = ["TIERS", "mark", "of_place", "watch_for_processes"]
 
 TIERS = {
     "unit": "laws and contracts that need no process but the test worker",
@@ -21,7 +23,8 @@ TIERS = {
     "docs": "runs the code of the pages",
     "train": "trains models: the examples and the paper's recipe",
     "peers": "races other libraries, and runs the benchmarks' commands",
-    "engines": "exports in many variants and compares engines",
+    "exports": "exports whole models: every architecture, pooling and weight type",
+    "engines": "exports in many variants, compares engines and tunes them",
     "environment": "needs an environment of its own: Ray, buckets, integrations, a browser",
 }
 
@@ -41,6 +44,7 @@ _PLACES = {
 }
 # These fixtures start a process for each call.
 _PROCESS_FIXTURES = {"python"}
+_TIER = pytest.StashKey[str]()
 _TESTS = Path(__file__).resolve().parent
 
 
@@ -55,16 +59,42 @@ def of_place(path: Path) -> str | None:
     return None
 
 
-def of(item: pytest.Item) -> str:
-    """The tier of a test."""
+def mark(items: Sequence[pytest.Item]) -> None:
+    """Mark each test with its tier.
+
+    Of a function with the mark `TIER(but=n)` the first n cases are of the unit tier: the rest shows
+    the same of more cases.
+    """
+    cases: Counter[str] = Counter()
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        cases[function] += 1
+        tier, but = _declared(item)
+        if cases[function] <= but:
+            tier = "unit"
+        item.stash[_TIER] = tier
+        item.own_markers[:] = [m for m in item.own_markers if m.name not in TIERS]
+        if item.get_closest_marker(tier) is None:
+            item.add_marker(tier)
+        if is_property(item):
+            item.add_marker("property")
+
+
+def _declared(item: pytest.Item) -> tuple[str, int]:
+    """The tier that a test's place, mark or fixtures give it, and how many cases are left out."""
     if tier := of_place(item.path):
-        return tier
-    marks = [mark.name for mark in item.iter_markers() if mark.name in TIERS]
-    if len(set(marks)) > 1:
-        raise pytest.UsageError(f"{item.nodeid} is marked with two tiers: {sorted(set(marks))}")
-    if marks:
-        return marks[0]
-    return "process" if _PROCESS_FIXTURES & set(getattr(item, "fixturenames", ())) else "unit"
+        return tier, 0
+    marks = {mark.name: mark for mark in item.iter_markers() if mark.name in TIERS}
+    if len(marks) > 1:
+        raise pytest.UsageError(f"{item.nodeid} is marked with two tiers: {sorted(marks)}")
+    for name, found in marks.items():
+        return name, found.kwargs.get("but", 0)
+    return "process" if _PROCESS_FIXTURES & set(getattr(item, "fixturenames", ())) else "unit", 0
+
+
+def is_property(item: pytest.Item) -> bool:
+    """Whether Hypothesis draws the examples of a test."""
+    return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
 
 
 # --- no test of the unit tier starts a process ----------------------------------------------------
@@ -78,11 +108,6 @@ def _refuse_processes(event: str, arguments: Any) -> None:
         raise AssertionError(f"{_running[-1]} starts a process: mark it with `process`")
 
 
-def is_property(item: pytest.Item) -> bool:
-    """Whether Hypothesis draws the examples of a test."""
-    return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
-
-
 def watch_for_processes() -> None:
     """From now on, a test of the unit tier that starts a process fails."""
     sys.addaudithook(_refuse_processes)
@@ -91,7 +116,7 @@ def watch_for_processes() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Any:
     """Note which test of the unit tier runs."""
-    if of(item) == "unit":
+    if item.stash[_TIER] == "unit":
         _running.append(item.nodeid)
     try:
         return (yield)

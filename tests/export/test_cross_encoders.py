@@ -33,6 +33,7 @@ ARCHITECTURES = [
 ]  # fmt: skip
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_scores_are_those_of_sentence_transformers(architecture: str, tmp_path: Path) -> None:
     source = make_cross_encoder(tmp_path / "source", architecture)
@@ -43,6 +44,7 @@ def test_scores_are_those_of_sentence_transformers(architecture: str, tmp_path: 
     np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.exports
 def test_modernbert_pools_as_its_configuration_says(tmp_path: Path) -> None:
     source = make_cross_encoder(tmp_path / "source", "modernbert", classifier_pooling="mean")
     pairs = pairs_of(10)
@@ -254,6 +256,7 @@ def test_prompts_of_a_cross_encoder_are_refused(tmp_path: Path) -> None:
 # --- special tokens in texts ----------------------------------------------------------------------
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "modernbert"])
 def test_special_tokens_in_texts_are_those_of_sentence_transformers(
     architecture: str, tmp_path: Path

@@ -31,6 +31,7 @@ from tests.export.conftest import DEEP, POSITIONS, TEXTS, WIDTH, mean_in_torch, 
 ARCHITECTURES = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"]
 
 
+@pytest.mark.exports(but=2)
 @pytest.mark.parity
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_bundle_gives_transformers_vectors(checkpoint, tmp_path, architecture, provider) -> None:
@@ -47,6 +48,7 @@ def test_a_bundle_gives_transformers_vectors(checkpoint, tmp_path, architecture,
     assert parity.min_cosine >= 0.99999
 
 
+@pytest.mark.exports(but=2)
 @pytest.mark.parity
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_ids_are_transformers(checkpoint, tmp_path, architecture) -> None:
@@ -58,6 +60,7 @@ def test_ids_are_transformers(checkpoint, tmp_path, architecture) -> None:
     assert ids == [theirs(text, truncation=True)["input_ids"] for text in strange]
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "pooling", ["cls", "max", "mean_sqrt_len", "last_token", "pooler", "first_last_mean",
@@ -107,6 +110,7 @@ def test_query_key_and_value_are_one_product(bert_bundle: Bundle) -> None:
     assert len(products) == 6 * LAYERS  # qkv, scores, context, output, up, down
 
 
+@pytest.mark.exports
 def test_two_exports_are_equal_bytes_and_name_no_path(
     checkpoint, tmp_path, monkeypatch, tmp_path_factory
 ) -> None:
@@ -170,6 +174,7 @@ def test_a_transform_is_applied_between_pooling_and_normalization(checkpoint, tm
         export(checkpoint("bert"), tmp_path / "c", transform=Identity(7))
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize("heads", [3, 4])
 def test_float16_weights_halve_the_file_and_pass_the_gate(checkpoint, tmp_path, heads) -> None:
     # 48 / 3 heads: 1/sqrt(16) is a power of two; 48 / 4: 1/sqrt(12) is not.
@@ -188,6 +193,7 @@ def test_float16_weights_halve_the_file_and_pass_the_gate(checkpoint, tmp_path, 
         assert (a.encode(TEXTS) * b.encode(TEXTS)).sum(1).min() >= 0.999
 
 
+@pytest.mark.exports
 def test_positions_limit_the_length_if_the_tokenizer_does_not(checkpoint, tmp_path) -> None:
     """RoBERTa's position table has rows before the first token's."""
     for architecture in ("roberta", "mpnet", "bert"):

@@ -55,6 +55,7 @@ def compare(bundle: Bundle, source: Path, texts: list[str]) -> None:
             np.testing.assert_allclose(a, b, rtol=0, atol=2e-5)
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_vectors_are_those_of_sentence_transformers(kind: str, tmp_path: Path) -> None:
     architecture, expansion, settings = KINDS[kind]
@@ -62,6 +63,7 @@ def test_vectors_are_those_of_sentence_transformers(kind: str, tmp_path: Path) -
     compare(export(source, tmp_path / "bundle"), source, PLAIN)
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize(
     "changes",
     [

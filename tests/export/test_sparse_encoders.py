@@ -34,6 +34,7 @@ def vectors_of(bundle: Bundle, texts: list[str], **options: Any) -> np.ndarray:
         return encoder.encode(texts, **options).to_dense()
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize(("architecture", "pooling"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_weights_are_those_of_sentence_transformers(
     architecture: str, pooling: dict[str, Any], tmp_path: Path

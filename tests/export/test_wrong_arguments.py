@@ -42,6 +42,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
+@pytest.mark.exports
 def test_wrong_arguments_of_exports(tmp_path: Path) -> None:
     names = iter(range(10**9))
 

@@ -72,6 +72,7 @@ def pick(comparison: Comparison, pooling: str, transform: str = NONE) -> Candida
     return candidate
 
 
+@pytest.mark.exports
 def test_every_pooling_is_measured_with_every_transform_and_without(comparison) -> None:
     names = [(c.pooling, c.transform) for c in comparison.candidates]
     assert names == [
@@ -83,6 +84,7 @@ def test_every_pooling_is_measured_with_every_transform_and_without(comparison) 
     assert comparison.rows == 1200
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize(("pooling", "only"), [("own", False), ("mean", True)])
 def test_without_a_transform_the_scores_are_the_bundles(
     comparison, tasks, tmp_path, pooling, only, trained
@@ -123,6 +125,7 @@ def test_seeds_draw_other_texts(comparison) -> None:
         )
 
 
+@pytest.mark.exports
 def test_a_transform_that_cannot_be_fitted_does_not_lose_the_others(tasks, trained) -> None:
     settings = FitSettings(training=FlowTraining(epochs=2, learning_rate=1e30))
     comparison = compare(
@@ -137,6 +140,7 @@ def test_a_transform_that_cannot_be_fitted_does_not_lose_the_others(tasks, train
     assert "`flowvec fit whitening --pooling mean --encoder-only`" in comparison.advice
 
 
+@pytest.mark.exports
 def test_word_vectors_are_the_means_of_the_input_embeddings(tasks, trained) -> None:
     result = compare(trained, TEXTS, tasks, transforms=[], rows=100)
     source = read_source(trained)

@@ -268,6 +268,7 @@ def test_the_eval_isotropy_command_prints_json_from_stdin(
     assert any("--sts" in note for note in shown["notes"])
 
 
+@pytest.mark.exports
 def test_a_checkpoint_adds_its_word_embeddings(flowvec, folder, tiny_dir) -> None:
     pytest.importorskip("torch", reason="needs the extra [export]")
     source = Path(__file__).resolve().parents[3] / "models" / "mini" / "checkpoint"

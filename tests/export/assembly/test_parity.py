@@ -31,6 +31,7 @@ def test_an_export_that_misses_parity_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize("fault", ["padding", "position", "batch"])
 def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
     checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch, fault

@@ -76,6 +76,7 @@ def state(transform: Transform) -> dict[str, list[Any]]:
 # --- raw vectors ----------------------------------------------------------------------------------
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize("pooling", ["mean", "first_last_mean+cls"])
 def test_raw_vectors_are_transformers_pooled_and_not_normalized(checkpoint, pooling: str) -> None:
     bert = checkpoint("bert", num_hidden_layers=DEEP)
@@ -147,6 +148,7 @@ def test_every_method_is_a_case() -> None:
     assert tried == set(METHODS)
 
 
+@pytest.mark.exports(but=2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_bundle_computes_what_was_fitted(bert, raw, tmp_path, case: str) -> None:
     method, changes, names = CASES[case]
@@ -297,6 +299,7 @@ def pair(bert, texts) -> list[Fitted]:
     return made
 
 
+@pytest.mark.exports
 def test_equal_fits_are_equal_files(pair, tmp_path) -> None:
     for name, made in zip("ab", pair, strict=True):
         save_transform(made.transform, made.recipe, tmp_path / f"{name}.safetensors")
@@ -374,6 +377,7 @@ def test_the_mean_cosine_is_over_pairs_of_different_rows() -> None:
 # --- export of a fitted file ----------------------------------------------------------------------
 
 
+@pytest.mark.exports
 def test_a_file_brings_its_pooling_and_refuses_another(pair, bert, checkpoint, tmp_path) -> None:
     file = tmp_path / "t.safetensors"
     save_transform(pair[0].transform, pair[0].recipe, file)
@@ -436,6 +440,7 @@ def directory(bert, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.exports
 def test_encoder_only_leaves_out_a_directorys_own_steps(directory, bert, texts, tmp_path) -> None:
     few = texts[:300]
     from_source = fit("whitening", directory, few, settings=FitSettings(k=5))
@@ -473,6 +478,7 @@ def rounded_raw(directory, tmp_path_factory) -> np.ndarray:
         return encoder.encode(TEXTS)
 
 
+@pytest.mark.exports
 @pytest.mark.parametrize("method", ["whitening", "all-but-the-top", "pca+flow", "flow+whitening"])
 def test_float16_weights_leave_what_was_fitted_in_float32(
     directory, dense_raw, rounded_raw, tmp_path, method: str

@@ -50,6 +50,7 @@ def corpus(tmp_path: Path) -> Path:
 FLOW = ("--levels", 2, "--depth", 2, "--width", 16, "--epochs", 2, "--batch-size", 128)
 
 
+@pytest.mark.exports
 def test_a_flow_is_fitted_drawn_and_exported(run: Run, checkpoint, corpus, tmp_path) -> None:
     bert = checkpoint("bert")
     common = ("fit", "flow", "--model", bert, "--corpus", "words.txt", *FLOW, "--seed", 3)
@@ -91,6 +92,7 @@ def test_a_flow_is_fitted_drawn_and_exported(run: Run, checkpoint, corpus, tmp_p
     }  # fmt: skip
 
 
+@pytest.mark.exports
 def test_options_reach_the_fit(run: Run, checkpoint, corpus) -> None:
     Path("w.safetensors").write_text("an older file")
     code, out, _ = run(

@@ -37,6 +37,7 @@ def table_of(bundle: Bundle) -> dict[str, onnx.TensorProto]:
     return {words.sub("", i.name): i for i in stored if words.match(i.name)}
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize(
     ("architecture", "weights"), [("roberta", "float16"), ("mpnet", "float32")]
 )
@@ -64,6 +65,7 @@ def test_words_that_share_a_vector_store_it_once(
     assert again.manifest.files == bundle.manifest.files  # byte for byte
 
 
+@pytest.mark.exports
 def test_a_few_equal_rows_change_nothing(checkpoint, tmp_path, bert_bundle) -> None:
     def share(rows: torch.Tensor) -> torch.Tensor:
         return torch.cat([rows[:1].expand(20, -1), rows[20:]])
@@ -72,6 +74,7 @@ def test_a_few_equal_rows_change_nothing(checkpoint, tmp_path, bert_bundle) -> N
     assert table_of(bundle).keys() == table_of(bert_bundle).keys() == {""}
 
 
+@pytest.mark.exports
 def test_whole_numbers_are_stored_in_a_byte_each(checkpoint, tmp_path) -> None:
     def round_rows(rows: torch.Tensor) -> torch.Tensor:
         # LayerNorm takes the scale away: as good as any rounding to 8 bits.
@@ -94,6 +97,7 @@ def test_whole_numbers_are_stored_in_a_byte_each(checkpoint, tmp_path) -> None:
         assert np.isfinite(encoder.encode(TEXTS)).all()
 
 
+@pytest.mark.exports
 @pytest.mark.parametrize("value", [128.0, 0.5, -0.0, 1e9])
 def test_what_a_byte_cannot_hold_is_stored_as_before(checkpoint, tmp_path, value) -> None:
     def one_other(rows: torch.Tensor) -> torch.Tensor:
@@ -109,6 +113,7 @@ def test_what_a_byte_cannot_hold_is_stored_as_before(checkpoint, tmp_path, value
         assert table_of(export(source, tmp_path / "b", weights="float16")).keys() == {".float16"}
 
 
+@pytest.mark.exports
 def test_weights_that_float16_would_ruin_are_refused(checkpoint, tmp_path) -> None:
     def shrink(weights: dict[str, torch.Tensor]) -> None:
         for name in weights:
@@ -121,11 +126,13 @@ def test_weights_that_float16_would_ruin_are_refused(checkpoint, tmp_path) -> No
         export(source, tmp_path / "half", weights="float16")
 
 
+@pytest.mark.exports
 def test_float16_figures_compare_with_the_weights_as_they_were(checkpoint, tmp_path) -> None:
     figures = export(checkpoint("bert"), tmp_path / "b", weights="float16").manifest.parity
     assert 0.999 <= figures["min_cosine_to_float32_weights"] <= 1
 
 
+@pytest.mark.exports
 def test_a_graph_above_two_gigabytes_says_so(
     checkpoint, tmp_path, traced_anew, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def made(checkpoint: Any, architecture: str) -> Path:
     return folder
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parity
 @pytest.mark.parametrize("architecture", ENCODERS)
 def test_a_bundle_gives_transformers_vectors(checkpoint, tmp_path, architecture) -> None:
@@ -62,6 +63,7 @@ def test_a_bundle_gives_transformers_vectors(checkpoint, tmp_path, architecture)
         assert Parity.of(alone, expected).max_relative_error <= 1e-4
 
 
+@pytest.mark.exports
 @pytest.mark.parity
 def test_alberts_pooler_and_layers_are_its_own(checkpoint, tmp_path) -> None:
     folder = made(checkpoint, "albert")
@@ -79,6 +81,7 @@ def test_alberts_pooler_and_layers_are_its_own(checkpoint, tmp_path) -> None:
         np.testing.assert_allclose(encoder.encode("the cat"), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.exports
 def test_a_decoder_passes_by_its_last_token(checkpoint, tmp_path) -> None:
     """Anything that AutoModel loads is tried: Qwen's decoders are embedding models, too."""
     folder = checkpoint("qwen3", num_key_value_heads=2, head_dim=12)
@@ -104,6 +107,7 @@ def test_a_model_that_is_not_a_text_encoder_is_refused(
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.exports
 def test_a_model_whose_padding_leaks_is_refused(
     checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

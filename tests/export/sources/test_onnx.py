@@ -271,6 +271,7 @@ def test_standard_operators_may_name_their_domain(tmp_path, copy) -> None:
     assert_close(encode(bundle.path), EXPECTED["bert"])
 
 
+@pytest.mark.exports
 def test_one_file_of_several_may_be_named(tmp_path, copy) -> None:
     folder = copy("hub")
     whole = encode(export(folder, tmp_path / "a").path)

@@ -50,6 +50,7 @@ def assert_same(
     return encoder
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parity
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"])
 def test_transformer_pooling_and_normalize(checkpoint, tmp_path, architecture) -> None:
@@ -67,6 +68,7 @@ def test_an_encoder_without_layers_is_a_table_of_words(checkpoint, tmp_path) -> 
     assert_same(model, tmp_path / "st", tmp_path)
 
 
+@pytest.mark.exports
 @pytest.mark.parity
 def test_a_random_minilm(tmp_path, checkpoint) -> None:
     """The width that most users have: 384, 12 heads, 256 tokens; one layer of its six."""
@@ -90,6 +92,7 @@ def test_a_random_minilm(tmp_path, checkpoint) -> None:
     assert (encoder.dim, encoder.max_length) == (384, 256)
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "modes",
@@ -140,6 +143,7 @@ def test_unsupported_word_weights_are_refused(checkpoint, tmp_path) -> None:
         export(tmp_path / "few", tmp_path / "bundle")
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "activation",
@@ -152,6 +156,7 @@ def test_dense_with_its_activation(checkpoint, tmp_path, activation) -> None:
     assert assert_same(model, tmp_path / "st", tmp_path).dim == 10
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parity
 @pytest.mark.parametrize("out", [WIDTH, 9])
 def test_residual_dense_layers_in_a_row(checkpoint, tmp_path, out) -> None:

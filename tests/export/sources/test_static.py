@@ -166,6 +166,7 @@ def test_a_tokenizer_file_that_cuts_texts_sets_max_length(tmp_path) -> None:
     assert_close(encode(bundle), of_st(model))
 
 
+@pytest.mark.exports
 @pytest.mark.parity
 def test_a_text_of_two_megabytes_is_cut_at_65536_tokens(tmp_path) -> None:
     make_st(tmp_path / "st")

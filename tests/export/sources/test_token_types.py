@@ -44,6 +44,7 @@ def exported_scores(source: Path, out: Path) -> tuple[bool, np.ndarray]:
         return TOKEN_TYPES in bundle.manifest.inputs, reranker.predict(pairs_of(10))
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize("form", ["checkpoint", "graph"])
 @pytest.mark.parametrize("names", [WITH_TYPES, WITHOUT_TYPES])
 def test_the_tokenizers_own_inputs_decide(names: list[str], form: str, tmp_path: Path) -> None:
@@ -67,6 +68,7 @@ def test_the_two_kinds_differ(tmp_path: Path) -> None:
     assert np.abs(scores[0] - scores[1]).max() > 0.01
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize("form", ["checkpoint", "graph"])
 @pytest.mark.parametrize("name", [None, "PreTrainedTokenizerFast", "BertTokenizerFast"])
 def test_a_tokenizer_without_names_of_inputs(name: str | None, form: str, tmp_path: Path) -> None:
@@ -82,6 +84,7 @@ def test_a_tokenizer_without_names_of_inputs(name: str | None, form: str, tmp_pa
     np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.exports
 def test_a_cross_encoder_on_the_repositorys_backbone(tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
 

@@ -58,6 +58,7 @@ def test_shares_and_other_jobs_in_the_input_folder_are_not_read(texts: Path, tin
     assert folder_info(texts / "vec").inputs == (str(texts / "a.jsonl"),)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("scheme", ["file", "memory"])
 def test_shards_of_other_jobs_below_a_url_are_not_read(
     texts: Path, tiny: Encoder, scheme: str

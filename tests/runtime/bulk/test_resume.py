@@ -63,6 +63,7 @@ def test_shares_fill_one_folder_with_the_files_of_one_job(
     assert sorted(dead_letters.splitlines()) == sorted(whole["_dead_letter.jsonl"].splitlines())
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("damage", ["deleted", "cut", "renamed only", "half a line", "no journal"])
 @pytest.mark.usefixtures("small_windows")
 def test_shards_that_the_journal_does_not_list_are_written_again(

@@ -72,6 +72,7 @@ def test_a_job_into_a_collection_continues_within_its_shard(
     assert not list(job.glob("*.batches"))
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.usefixtures("small_windows", "at_once")
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty", "another job's"])
 def test_damaged_work_is_done_again(tmp_path: Path, tiny: Encoder, many: Path, damage: str) -> None:

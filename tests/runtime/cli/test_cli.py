@@ -202,6 +202,7 @@ def test_index_takes_every_row_of_a_long_input(flowvec, tmp_path, tiny_dir) -> N
     assert json.loads(done.stdout)["rows"] == 2 * WINDOW + 1
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.name == "nt", reason="a console's Ctrl-C cannot be sent to one process")
 @pytest.mark.parametrize(
     ("options", "again"),

@@ -437,6 +437,7 @@ def test_tuned_settings_of_a_wrong_engine_are_left_out_with_one_warning(
     assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
 
 
+@pytest.mark.engines
 def test_tuning_keeps_no_engine_without_a_proof(tiny_dir: Path, lie) -> None:
     if OPENVINO not in available_providers():
         pytest.skip(f"{OPENVINO} cannot run on this machine")

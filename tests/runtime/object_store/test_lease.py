@@ -100,6 +100,7 @@ def test_a_release_that_takes_long_leaves_the_lease_of_the_next_holder(store: Ob
     assert store.read("lease") == slow.other
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("seconds", [None, "x", [], float("nan"), float("inf"), -1, 0])
 def test_a_lease_of_no_valid_time_has_the_usual_one(
     store: ObjectStore, seconds: object, monkeypatch: pytest.MonkeyPatch
@@ -129,6 +130,7 @@ def test_an_error_names_what_is_written_and_not_the_lease(
             Lease(store, "_lease.json", out).acquire()
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("content", [b"", b"[]", b"no JSON"])
 def test_a_damaged_lease_is_watched_like_another(store: ObjectStore, content: bytes) -> None:
     store.write("lease", content)

@@ -73,6 +73,7 @@ def test_headers_that_dribble_on_a_connection_that_was_used_are_cut(hasty: Runni
         assert all_of(connection).count(b"HTTP/1.1 200 OK") == 1
 
 
+@pytest.mark.campaign
 def test_an_answer_that_is_not_read_is_given_up(mini: Encoder) -> None:
     body = json.dumps({"inputs": ["a cat"] * 30_000}).encode()
     head = f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"

@@ -232,6 +232,7 @@ def test_a_text_that_the_model_fails_on_is_named(nan_dir: Path) -> None:
         assert "more than" in rows[1]["error"]["message"]
 
 
+@pytest.mark.campaign
 def test_a_reader_that_stops_stops_the_sender(tiny: Encoder) -> None:
     count, more = 40_000, " " * 800
     with running(create_app({"tiny": tiny})) as server:

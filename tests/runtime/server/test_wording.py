@@ -116,6 +116,7 @@ def assert_json_words(client: Any, path: str, body: Any) -> None:
         assert not found, (found, body, message)
 
 
+@pytest.mark.campaign(but=3)
 @pytest.mark.parametrize("route", ROUTES_WITH_BODIES, ids=lambda route: route.path)
 def test_of_any_field(client: Any, route: Any) -> None:
     for field in fields_of(route):
@@ -124,6 +125,7 @@ def test_of_any_field(client: Any, route: Any) -> None:
             assert_json_words(client, path_of(route), body)
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("name", ["notes", "plain"])
 @pytest.mark.parametrize("path", SEARCHES)
 def test_of_options_that_do_not_go_together(client: Any, path: str, name: str) -> None:

@@ -16,6 +16,7 @@ from flowvec.sharded.manifest import LEASE, ShardsManifest
 from tests.makers import texts_of, write_jsonl
 
 
+@pytest.mark.campaign
 def test_a_shard_that_is_stored_is_not_made_again(tmp_path: Path, tiny: Encoder) -> None:
     rows = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in texts_of(40)])
     store = open_store((tmp_path / "out").as_uri())

@@ -92,6 +92,7 @@ def test_an_engine_named_by_the_user_is_not_called_tuned(tiny_dir: Path) -> None
 # --- what it measures -----------------------------------------------------------------------------
 
 
+@pytest.mark.engines
 def test_tuning_tries_everything_of_the_same_compute_type_and_keeps_one(tiny_dir: Path) -> None:
     bundle = Bundle.load(tiny_dir)
     steps = {}
@@ -136,6 +137,7 @@ def test_tuning_replaces_a_default_that_does_not_run() -> None:
     assert winner(measured, Candidate(engine, 512)) == measured[0]
 
 
+@pytest.mark.engines
 def test_tuning_tries_other_compute_types_only_if_allowed(tiny_dir: Path) -> None:
     seen = set()
     tune(
@@ -158,6 +160,7 @@ def test_tuning_times_short_natural_and_long_texts(tiny_dir: Path) -> None:
 # --- rerankers ------------------------------------------------------------------------------------
 
 
+@pytest.mark.engines
 def test_a_reranker_is_timed_on_pairs_and_loads_what_was_found(reranker_dir: Path) -> None:
     bundle = Bundle.load(reranker_dir)
     steps = {}
@@ -196,6 +199,7 @@ def test_pairs_for_timing_have_one_query_for_many_documents(reranker_dir: Path) 
     assert sorted(lengths)[len(lengths) // 2] >= 0.6 * reranker.max_length
 
 
+@pytest.mark.engines
 def test_the_tune_command_counts_pairs_of_a_reranker(
     flowvec, reranker_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +217,7 @@ def test_the_tune_command_counts_pairs_of_a_reranker(
 # --- the command ----------------------------------------------------------------------------------
 
 
+@pytest.mark.engines
 def test_the_tune_command_keeps_and_forgets(flowvec, tiny_dir: Path, cache: Path) -> None:
     flowvec = flowvec
     done = flowvec("tune", tiny_dir, "--seconds", 1)
@@ -232,6 +237,7 @@ def test_tuning_without_time_is_an_error(tiny_dir: Path) -> None:
         tune(Bundle.load(tiny_dir), seconds=0)
 
 
+@pytest.mark.engines
 def test_tuning_without_a_cache_says_so_first_and_prints_the_result(
     flowvec, tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_a_graph_is_built_in_huge_pages() -> None:
     assert (result[0][:, 0] == np.arange(1, 51)).mean() > 0.8  # few links find most
 
 
+@pytest.mark.campaign
 @pytest.mark.usefixtures("on_request")
 def test_a_graph_that_is_read_is_moved_into_huge_pages(tmp_path: Path) -> None:
     if tuple(map(int, platform.release().split(".")[:2])) < (6, 1):

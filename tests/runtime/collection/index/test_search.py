@@ -228,6 +228,7 @@ def table_and_graph(metric: Metric, in_graph: int) -> tuple[VectorTable, Graph, 
     return table, graph, rows
 
 
+@pytest.mark.campaign(but=6)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("in_graph", [0, 1000, 3990, 4000])
 @pytest.mark.parametrize("queries", [1, 40])
