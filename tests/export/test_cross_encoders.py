@@ -52,6 +52,7 @@ def test_modernbert_pools_as_its_configuration_says(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores, scores_of(source, pairs), rtol=0, atol=2e-5)
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize("labels", [2, 3])
 def test_several_labels(labels: int, tmp_path: Path) -> None:
     source = make_cross_encoder(tmp_path / "source", "bert", labels)
@@ -159,6 +160,7 @@ def test_a_graph_with_other_labels_is_refused(tmp_path: Path) -> None:
 # --- variants -------------------------------------------------------------------------------------
 
 
+@pytest.mark.exports
 def test_float16_weights(tmp_path: Path) -> None:
     source = make_cross_encoder(tmp_path / "source", "bert")
     bundle = export(source, tmp_path / "bundle", weights="float16")
@@ -206,6 +208,7 @@ def test_arguments_of_embedders_are_refused(arguments: dict[str, Any], tmp_path:
         export(source, tmp_path / "bundle", **arguments)
 
 
+@pytest.mark.exports
 def test_encoder_only_exports_its_encoder(tmp_path: Path) -> None:
     source = make_cross_encoder(tmp_path / "source", "bert")
     export(source, tmp_path / "bundle", encoder_only=True)

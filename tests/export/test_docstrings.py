@@ -29,6 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", [*sorted({*flowvec_export.__all__} - CONSTANTS), "flowvec_export"])
 def test_a_public_name_has_an_example_that_runs(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch

@@ -116,6 +116,7 @@ def test_what_went_out_comes_in_again(encoder, tmp_path, layout) -> None:
     assert parity.max_relative_error <= 1e-4
 
 
+@pytest.mark.exports(but=1)
 @pytest.mark.parametrize("form", ["bert", "sentence"])
 def test_graphs_go_out_and_come_in_again_and_again(tmp_path, form) -> None:
     # Each time nodes are added to a graph that has such nodes already.

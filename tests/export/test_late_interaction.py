@@ -134,6 +134,7 @@ def test_a_marker_that_changes_the_text_after_it_is_refused(tmp_path: Path) -> N
         read_as_pylate(tokenizer, ("[Q] ",), "it")
 
 
+@pytest.mark.exports
 def test_float16_weights_halve_the_file(tmp_path: Path) -> None:
     source = make_colbert(tmp_path)
     exact = export(source, tmp_path / "float32")

@@ -103,6 +103,7 @@ def test_prompts_are_put_before_texts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(query, document)
 
 
+@pytest.mark.exports
 def test_float16_weights_halve_the_file(tmp_path: Path) -> None:
     source = make_splade(tmp_path)
     exact = export(source, tmp_path / "float32")

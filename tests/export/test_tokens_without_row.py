@@ -44,6 +44,7 @@ def test_a_token_without_a_row_is_named(
             encoder.encode("a man which")
 
 
+@pytest.mark.exports
 def test_a_cross_encoder_and_a_graph_may_have_such_tokens(tmp_path: Path) -> None:
     source = make_cross_encoder(tmp_path / "pairs", "bert")
     folder = _with_token(source, tmp_path / "more", "which")

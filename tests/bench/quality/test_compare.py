@@ -84,7 +84,7 @@ def test_every_pooling_is_measured_with_every_transform_and_without(comparison) 
     assert comparison.rows == 1200
 
 
-@pytest.mark.exports(but=1)
+@pytest.mark.exports
 @pytest.mark.parametrize(("pooling", "only"), [("own", False), ("mean", True)])
 def test_without_a_transform_the_scores_are_the_bundles(
     comparison, tasks, tmp_path, pooling, only, trained

@@ -37,7 +37,7 @@ def table_of(bundle: Bundle) -> dict[str, onnx.TensorProto]:
     return {words.sub("", i.name): i for i in stored if words.match(i.name)}
 
 
-@pytest.mark.exports(but=1)
+@pytest.mark.exports
 @pytest.mark.parametrize(
     ("architecture", "weights"), [("roberta", "float16"), ("mpnet", "float32")]
 )

@@ -282,6 +282,7 @@ def test_one_file_of_several_may_be_named(tmp_path, copy) -> None:
     np.testing.assert_array_equal(encode(named.path), whole)
 
 
+@pytest.mark.exports
 def test_torchs_weights_come_first(tmp_path, checkpoint) -> None:
     folder = Path(shutil.copytree(checkpoint("bert"), tmp_path / "both"))
     shutil.copy(OPTIMUM / "bert/model.onnx", folder / "model.onnx")

@@ -218,6 +218,7 @@ def test_a_missing_or_empty_prompt_does_not_fall_back_to_the_default(checkpoint,
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.exports
 @pytest.mark.parity
 def test_a_literal_padding_token_in_a_text(checkpoint, tmp_path) -> None:
     model = make(tmp_path / "st", checkpoint("roberta"), Pooling(WIDTH), Normalize())
@@ -267,6 +268,7 @@ def write_old_form(folder: Path, source: Path, *, pickled: bool = False, **chang
     return folder
 
 
+@pytest.mark.exports
 @pytest.mark.parity
 def test_the_old_form_gives_what_sentence_transformers_gives(checkpoint, tmp_path) -> None:
     folder = write_old_form(tmp_path / "old", checkpoint("bert"), pickled=True)
@@ -276,6 +278,7 @@ def test_the_old_form_gives_what_sentence_transformers_gives(checkpoint, tmp_pat
     assert (info.pooling, info.max_length, info.dim) == ("cls+mean", 12, 6)
 
 
+@pytest.mark.exports
 @pytest.mark.parity
 def test_do_lower_case_lower_cases_first(checkpoint, tmp_path) -> None:
     settings = {"do_lower_case": True, "max_seq_length": 30}

@@ -218,8 +218,9 @@ def test_folded_is_unfolded(name: str, dim: int) -> None:
 
 
 # A graph of the identity alone has no node; test_export has one inside an encoder.
+@pytest.mark.exports(but=8)
 @pytest.mark.parametrize("name", [name for name in ALL if name != "identity"])
-@pytest.mark.parametrize("dim", [7, pytest.param(16, marks=pytest.mark.engines)])
+@pytest.mark.parametrize("dim", [7, 16])
 def test_onnx_computes_what_torch_does(name: str, dim: int) -> None:
     transform = ALL[name](dim).eval()
     session = as_session(transform.fold(), dim)
@@ -543,6 +544,7 @@ def test_a_null_direction_is_dropped_and_said() -> None:
         Whitening.fit(Moments.of(with_null(16)), 16)
 
 
+@pytest.mark.exports
 def test_noise_keeps_a_flow_from_blowing_the_null_direction_up() -> None:
     data = with_null(16, 6000)
     flow = Flow(16, FlowShape(1, 4, 64))
