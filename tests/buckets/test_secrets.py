@@ -183,22 +183,6 @@ def test_a_job_continues_with_another_key(tmp_path: Path, files: Files) -> None:
     assert files_with_secrets(tmp_path) == []
 
 
-def test_a_job_whose_key_was_recorded_by_an_earlier_version_continues(
-    tmp_path: Path, files: Files
-) -> None:
-    encode(tmp_path, files, "whole")
-    encode(tmp_path, files, "out")
-    manifest = json.loads((tmp_path / "out/_manifest.json").read_text())
-    for version, one in zip("12", manifest["inputs"], strict=True):
-        one["path"] = files.url(version).replace(f"reader:{files.password}@", "")
-    (tmp_path / "out/_manifest.json").write_text(json.dumps(manifest))
-    (tmp_path / "out/part-000001.parquet").unlink()
-    files.password, files.signature = SECOND
-    encode(tmp_path, files, "out")
-    assert output_of(tmp_path / "out") == output_of(tmp_path / "whole")
-    assert files_with_secrets(tmp_path) == []
-
-
 def test_another_version_of_an_input_is_another_input(tmp_path: Path, files: Files) -> None:
     files.versions["3"] = files.versions["2"]
     run(tmp_path, "encode", "mini", files.url("2"), "--out", "out", "--max-dead", "100%")
