@@ -30,7 +30,7 @@ _is_hidden_here = ContextVar("_is_hidden_here", default=False)
 
 @contextmanager
 def hidden_everywhere() -> Iterator[None]:
-    """Show nothing in this process while the block runs, in no thread: `--quiet`."""
+    """Show nothing while the block runs, in any thread of this process; `--quiet` uses this."""
     global _is_hidden
     before, _is_hidden = _is_hidden, True
     try:
