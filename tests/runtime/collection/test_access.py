@@ -16,8 +16,8 @@ import pytest
 
 import flowvec
 from flowvec import Added, Collection, CollectionBusyError, CollectionError
-from flowvec.collection.access import Access
 from flowvec.collection.store.sqlite import Database
+from tests.inside import access_of, index_of, store_of, waiting_changes
 from tests.makers import vectors
 
 DIM = 8
@@ -61,10 +61,10 @@ def all_at_once(c: Collection, changes: list[Callable[[], Any]]) -> list[Any]:
             outcomes[i] = error
 
     threads = [threading.Thread(target=make, args=(i,)) for i in range(len(changes))]
-    with c._access.writing():
+    with access_of(c).writing():
         for i, thread in enumerate(threads):
             thread.start()
-            while len(c._access._jobs) <= i:  # in this order
+            while waiting_changes(c) <= i:  # in this order
                 time.sleep(0.001)
     for thread in threads:
         thread.join(60)
@@ -117,8 +117,8 @@ def test_a_change_that_fails_leaves_the_others_of_its_transaction(
     collection: Collection, commits: list[str]
 ) -> None:
     def fail() -> int:
-        labels, gone = collection._store.upsert(["bad"], vectors(1), [None], [None])
-        collection._index.stage(gone, labels, vectors(1), ["bad"])
+        labels, gone = store_of(collection).upsert(["bad"], vectors(1), [None], [None])
+        index_of(collection).stage(gone, labels, vectors(1), ["bad"])
         raise LookupError("refused")
 
     first, second = vectors(2, seed=1)
@@ -126,7 +126,7 @@ def test_a_change_that_fails_leaves_the_others_of_its_transaction(
         collection,
         [
             lambda: collection.add_vectors(["a"], first[None]),
-            lambda: collection._access.change(fail),
+            lambda: access_of(collection).change(fail),
             lambda: collection.add_vectors(["b"], second[None]),
         ],
     )
@@ -143,10 +143,10 @@ def test_a_change_that_fails_leaves_the_others_of_its_transaction(
 def test_changes_whose_transaction_fails_are_made_one_by_one(
     collection: Collection, commits: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seal, sizes = collection._index.seal, []
+    seal, sizes = index_of(collection).seal, []
 
     def full() -> int:
-        sizes.append(collection._index.mark())
+        sizes.append(index_of(collection).mark())
         if sizes[-1] > 1 or len(sizes) == 3:
             raise CollectionError("database or disk is full")
         return seal()
@@ -164,17 +164,18 @@ def test_changes_whose_transaction_fails_are_made_one_by_one(
 
 
 def test_a_thread_that_does_not_get_its_turn_changes_nothing(collection: Collection) -> None:
-    access = Access(collection._path, collection._store, collection._index, 0.02)
-    collection._access = access
     outcomes: list[Exception] = []
 
     def change() -> None:
         try:
-            collection.add_vectors(["late"], vectors(1))
+            impatient.add_vectors(["late"], vectors(1))
         except Exception as error:
             outcomes.append(error)
 
-    with access.writing():
+    with (
+        Collection.open(collection.info().path, write_timeout=0.02) as impatient,
+        access_of(impatient).writing(),
+    ):
         thread = threading.Thread(target=change)
         thread.start()
         thread.join(60)
@@ -185,7 +186,7 @@ def test_a_thread_that_does_not_get_its_turn_changes_nothing(collection: Collect
 
 
 def test_a_change_inside_a_turn_is_part_of_it(collection: Collection) -> None:
-    with collection._access.writing():
+    with access_of(collection).writing():
         assert collection.add_vectors(["a"], vectors(1)) == Added(1, 0, 0)
         assert collection.delete(["a", 0]) == 2
     assert len(collection) == 39
@@ -218,22 +219,22 @@ def test_a_ctrl_c_in_a_thread_that_leads_loses_no_change_of_others(
 
         def wait() -> None:
             def delete() -> int:
-                labels = collection._store.delete(["theirs"])
-                collection._index.stage(labels)
+                labels = store_of(collection).delete(["theirs"])
+                index_of(collection).stage(labels)
                 return len(labels)
 
-            outcomes.append(collection._access.change(delete))
+            outcomes.append(access_of(collection).change(delete))
 
         thread = threading.Thread(target=wait)
         try:
-            with collection._access.writing():
+            with access_of(collection).writing():
                 thread.start()
-                while not collection._access._jobs:
+                while not waiting_changes(collection):
                     time.sleep(0.001)
                 # This thread leads: the other one cannot while this has the turn.
                 try:
                     sys.setprofile(interrupt)
-                    collection._access._make_jobs()
+                    access_of(collection)._make_jobs()
                 finally:
                     sys.setprofile(None)
         except KeyboardInterrupt:

@@ -198,7 +198,7 @@ def test_an_add_that_the_graph_cannot_follow_is_still_an_add(tmp_path: Path, mon
         monkeypatch.setattr(Graph, "add", fail)
         c.add_vectors(["new"], vectors(1, seed=8))
         c.search(vectors(1, seed=8)[0])
-        c._index.growing.wait()
+        assert c.prepare()
         assert len(c) == 201
         assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
         assert len(c.search(vectors(1, seed=8)[0], k=500)) == 201

@@ -36,6 +36,7 @@ from flowvec import (
 )
 from flowvec.collection.query import SearchKeywords
 from flowvec.engine.onnxruntime_session import Session
+from tests.inside import access_of, index_lock_of
 from tests.makers import texts_of
 
 ROWS = 60
@@ -52,7 +53,7 @@ def collection(tmp_path: Path, tiny: Encoder) -> Iterator[Collection]:
 @contextmanager
 def held_searches(collection: Collection) -> Iterator[None]:
     """No search of the collection ends during the block."""
-    with collection._index._lock.writing():
+    with index_lock_of(collection).writing():
         yield
 
 
@@ -62,7 +63,7 @@ def held_changes(collection: Collection) -> Iterator[Callable[[], None]]:
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with collection._access.writing():
+        with access_of(collection).writing():
             held.set()
             assert let_go.wait(60)
 

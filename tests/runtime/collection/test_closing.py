@@ -14,6 +14,7 @@ import pytest
 from flowvec import AsyncCollection, ClosedError, Collection, FlowvecError
 from flowvec.collection.index.vector_table import VectorTable
 from flowvec.collection.store.store import Store
+from tests.inside import index_of
 from tests.makers import vectors
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
@@ -77,7 +78,7 @@ def test_nothing_is_open_after_close(filled: Path, threads: Any, use: Any) -> No
         use(collection)
         assert open_things(filled)
     assert (open_things(filled), threads()) == ([], [])
-    assert collection._index.memory_bytes == 0
+    assert index_of(collection).memory_bytes == 0
     collection.close()
     for call in (
         lambda: collection.search(vectors(1, dim=DIM)[0]),

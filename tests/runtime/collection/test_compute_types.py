@@ -11,7 +11,7 @@ from flowvec import Collection, Encoder
 from flowvec.bulk import encode_files
 from flowvec.engine.providers import OPENVINO, has_bfloat16
 from flowvec.engine.selection import available_providers
-from flowvec.errors import ProviderUnavailableError
+from flowvec.errors import ClosedError, ProviderUnavailableError
 from flowvec.machine import cpu_features
 
 
@@ -48,7 +48,8 @@ def test_an_open_compute_type_is_that_of_the_collection(
             assert own.engine.compute == "float32"
         assert encoder.engine.compute == "bfloat16"
         assert encoder.encode("the caller's Encoder stays open").shape == (encoder.dim,)
-        assert own._pipeline.closed
+        with pytest.raises(ClosedError):
+            own.encode("the collection's own is closed")
     assert not caplog.records
 
 
@@ -59,7 +60,7 @@ def test_a_named_compute_type_is_used_with_a_warning(
         Encoder.load(tiny_dir, compute="bfloat16") as encoder,
         Collection.open(made_in_float32, encoder=encoder) as collection,
     ):
-        assert collection._encoder is encoder
+        assert collection.encoder is encoder
     assert "was made in float32 and is now used in bfloat16" in caplog.text
 
 
@@ -77,7 +78,7 @@ def test_a_recorded_compute_type_that_cannot_run_is_warned_about(
         Encoder.load(tiny_dir) as encoder,
         Collection.open(made_in_float32, encoder=encoder) as collection,
     ):
-        assert collection._encoder is encoder
+        assert collection.encoder is encoder
     assert "was made in float32 and is now used in bfloat16" in caplog.text
 
 

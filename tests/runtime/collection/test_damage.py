@@ -16,13 +16,14 @@ from flowvec import (
     Encoder,
 )
 from flowvec.collection.store.store import FILE
+from tests.inside import run_sql
 from tests.makers import vectors
 
 
 def test_a_damaged_row_is_a_typed_error_never_a_wrong_row(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=2) as c:
         c.add_vectors([1, 2], [[1, 0], [0, 1]], ["one", "two"])
-        c._store.database.connection.execute("UPDATE items SET text = 'tvo' WHERE label = 2")
+        run_sql(tmp_path / "c", "UPDATE items SET text = 'tvo' WHERE label = 2")
     with Collection.open(tmp_path / "c") as c:
         with pytest.raises(CorruptCollectionError, match="row 2"):
             c.get([2])
@@ -40,8 +41,8 @@ def test_a_damaged_row_is_a_typed_error_never_a_wrong_row(tmp_path: Path) -> Non
     ],
 )
 def test_damaged_settings_are_a_typed_error(tmp_path: Path, change: str) -> None:
-    with Collection.create(tmp_path / "c", dim=2) as c:
-        c._store.database.connection.execute(change)
+    Collection.create(tmp_path / "c", dim=2).close()
+    run_sql(tmp_path / "c", change)
     with pytest.raises(CorruptCollectionError, match="meta"):
         Collection.open(tmp_path / "c")
 
@@ -50,8 +51,8 @@ def test_salvage_saves_all_intact_rows(tmp_path: Path, tiny: Encoder) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny, vector_dtype="float16") as c:
         c.add(range(9), ["the cat"] * 9, [{"n": i} for i in range(9)])
         kept = [item for item in c.rows() if item.id not in (2, 5)]
-        c._store.database.connection.execute("UPDATE items SET text = 'x' WHERE label = 3")
-        c._store.database.connection.execute("DELETE FROM items WHERE label = 6")
+        run_sql(tmp_path / "c", "UPDATE items SET text = 'x' WHERE label = 3")
+        run_sql(tmp_path / "c", "DELETE FROM items WHERE label = 6")
     with pytest.raises(CorruptCollectionError):
         Collection.open(tmp_path / "c")
     assert Collection.salvage(tmp_path / "c", tmp_path / "new") == 2
@@ -80,8 +81,7 @@ def test_damaged_settings_and_tables_are_never_believed(
 ) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add([1], ["the cat"])
-    with Collection.open(tmp_path / "c") as c:
-        c._store.database.connection.execute(damage)
+    run_sql(tmp_path / "c", damage)
     try:
         with Collection.open(tmp_path / "c") as c:
             assert c.verify() != []
@@ -123,9 +123,7 @@ def test_a_damaged_id_is_never_given(tmp_path: Path) -> None:
 def test_salvage_needs_intact_settings(tmp_path: Path, key: str, value: str) -> None:
     with Collection.create(tmp_path / "c", dim=2) as c:
         c.add_vectors([1], [[1, 0]])
-        c._store.database.connection.execute(
-            "UPDATE meta SET value = ? WHERE key = ?", (value, key)
-        )
+    run_sql(tmp_path / "c", "UPDATE meta SET value = ? WHERE key = ?", value, key)
     with pytest.raises(CorruptCollectionError, match="table meta is damaged"):
         Collection.salvage(tmp_path / "c", tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -145,7 +143,7 @@ def test_a_damaged_full_text_index_is_reported_and_repaired_for_hybrid_searches(
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add([1, 2], ["the cat", "the dog"])
         c.index_texts()
-        c._store.database.connection.execute(damage)
+        run_sql(tmp_path / "c", damage)
         assert "full-text index" in "".join(c.verify())
         c.compact()
         assert c.verify() == []
@@ -177,7 +175,7 @@ def test_salvage_saves_rows_beside_a_lost_page(tmp_path: Path, page: int) -> Non
     with Collection.create(tmp_path / "c", dim=64) as c:
         rows = np.random.default_rng(0).normal(size=(600, 64)).astype(np.float32)
         c.add_vectors(range(600), rows)
-        c._store.database.vacuum()
+        run_sql(tmp_path / "c", "VACUUM")
     file = tmp_path / "c" / FILE
     data = bytearray(file.read_bytes())
     data[4096 * page : 4096 * (page + 1)] = bytes(4096)

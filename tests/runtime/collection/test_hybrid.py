@@ -25,6 +25,7 @@ from flowvec.collection.hybrid import fuse, query_terms, scaled
 from flowvec.collection.store.store import FILE, Store
 from flowvec.collection.store.writer_locks import WriterTurn
 from flowvec.encoder.postprocess import normalize
+from tests.inside import access_of, store_of
 from tests.runtime.collection.conftest import SETTINGS
 
 
@@ -37,7 +38,7 @@ def test_a_hybrid_search_creates_the_index_beside_other_handles(
     ):
         writer.add(["a", "b"], ["a cat sleeps", "stocks fell"])
         with (
-            writer._access.writing(),
+            access_of(writer).writing(),
             pytest.raises(
                 CollectionBusyError, match=r"cannot be created now: .*is being written by"
             ),
@@ -188,7 +189,7 @@ def test_a_hybrid_score_combines_nearness_and_words(tmp_path: Path, tiny: Encode
         self_score = 0.0 if metric == "l2" else float(query @ query)
         least = np.sort(nearness)[-500]
         words = np.zeros(many)
-        for label, score in c._store.full_text.search('"zyxwv" OR "row" OR "3"', 500).items():
+        for label, score in store_of(c).full_text.search('"zyxwv" OR "row" OR "3"', 500).items():
             words[label - 1] = score
         for weight in (0.0, 0.3, 1.0):
             top = max(self_score, nearness.max())
@@ -227,7 +228,7 @@ def test_a_hybrid_search_finds_rows_with_the_words(tmp_path: Path, mini: Encoder
         c.delete([1])
         assert [hit.id for hit in c.search("zyxwv", k=1, hybrid=True)] == ["new"]
         c.add(["new"], ["nothing of the kind"])
-        assert c._store.full_text.search('"zyxwv"', 9) == {}
+        assert c.search("zyxwv", 9, hybrid=True, vector_weight=0.0, min_score=1e-9) == []
         assert {hit.id for hit in c.search("cat", k=9, hybrid=True, filter={"n": {"<": 2}})} == {0}
         assert c.search_batch(["!", "cat"], 2, hybrid=True)[0]
         assert c.verify() == []

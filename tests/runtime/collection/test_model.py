@@ -12,6 +12,7 @@ from flowvec import (
     Encoder,
     FingerprintMismatchError,
 )
+from tests.inside import store_of
 
 
 def test_another_model_is_refused(tmp_path: Path, tiny: Encoder, nan_dir: Path) -> None:
@@ -44,8 +45,8 @@ def test_the_first_texts_decide_whose_vectors_a_plain_collection_holds(
 
 
 def test_another_compute_type_warns(tmp_path: Path, tiny: Encoder, caplog) -> None:
-    with Collection.create(tmp_path / "c", encoder=tiny) as c, c._store.transaction():
-        c._store.meta.write_settings({"compute": "bfloat16"})
+    with Collection.create(tmp_path / "c", encoder=tiny) as c, store_of(c).transaction():
+        store_of(c).meta.write_settings({"compute": "bfloat16"})
     assert not caplog.records
     Collection.open(tmp_path / "c", encoder=tiny).close()
     assert "made in bfloat16 and is now used in float32" in caplog.text

@@ -21,6 +21,7 @@ from flowvec import (
 )
 from flowvec.bulk import encode_files
 from flowvec.collection.store.store import FILE
+from tests.inside import run_sql
 from tests.makers import vectors
 
 
@@ -227,5 +228,5 @@ def test_a_repr_names_path_rows_and_model(tmp_path: Path, mini: Encoder) -> None
     with Collection.create(tmp_path / "d", dim=3) as c:
         assert repr(c) == f"Collection({str(tmp_path / 'd')!r}, rows=0, dim=3)"
     with Collection.open(path) as c:
-        c._store.database.connection.execute("UPDATE meta SET value = 'x' WHERE key = 'rows'")
+        run_sql(path, "UPDATE meta SET value = 'x' WHERE key = 'rows'")
         assert "is damaged" in repr(c)

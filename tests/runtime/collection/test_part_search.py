@@ -14,6 +14,7 @@ from flowvec import Collection
 from flowvec.collection.part_search import PartSearcher
 from flowvec.collection.query import Queries, SearchOptions
 from flowvec.sharded.fusion import fused, total_statistics
+from tests.inside import store_of
 
 WORDS = ["the", "IT", "cafe\u0301", "Ёлка", "किताब", "東京", "東京の天気", "running", "a", "дом"]
 QUERIES = [
@@ -61,6 +62,6 @@ def test_parts_give_the_words_of_one_collection(
     merged = fused({name: line[0] for name, line in rankings.items()}, words, options)
     expected = whole.search([1, 1], 120, text=query, **settings)
     assert {
-        int(searchers[name]._store.ids_of([label])[label]): pytest.approx(score)
+        int(store_of(parts[int(name)]).ids_of([label])[label]): pytest.approx(score)
         for (name, label), score in merged.ranked
     } == {hit.id: hit.score for hit in expected}

@@ -24,6 +24,7 @@ from flowvec import (
 from flowvec.collection import row_methods
 from flowvec.collection.store.store import FILE
 from tests.drawing import examples
+from tests.inside import access_of, store_of
 from tests.makers import vectors
 from tests.runtime.collection.store.test_filters import FILTERS, METADATA, matches
 
@@ -150,7 +151,7 @@ def test_a_delete_by_filter_sees_what_was_committed_before_its_turn(
         c.add_vectors([1], vectors(1), metadata=[{"old": True}])
         deleted: list[int] = []
         deleting = threading.Thread(target=lambda: deleted.append(c.delete(filter={"old": True})))
-        with c._access.writing():
+        with access_of(c).writing():
             deleting.start()
             deleting.join(0.2)
             assert deleting.is_alive()
@@ -269,10 +270,10 @@ def test_many_rows_are_changed_in_one_transaction(
     numbered: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_methods, "_READ_ROWS", 3)
-    state = numbered._store.meta.state()
+    state = store_of(numbered).meta.state()
     assert numbered.update_metadata(filter={}, changes={"all": 1}) == 10
-    assert numbered._store.meta.state() == state + 1
-    with sqlite3.connect(numbered._path / FILE) as db:
+    assert store_of(numbered).meta.state() == state + 1
+    with sqlite3.connect(Path(numbered.info().path) / FILE) as db:
         db.execute("UPDATE items SET text = 'damaged' WHERE id = '9'")
         db.commit()
         with pytest.raises(CorruptCollectionError, match="row 10 does not match"):
@@ -286,12 +287,12 @@ def test_many_rows_are_changed_in_one_transaction(
 
 
 def test_a_change_without_effect_writes_nothing(numbered: Collection) -> None:
-    state = numbered._store.meta.state()
+    state = store_of(numbered).meta.state()
     assert numbered.update_metadata([1, 2], [{"n": 1}, {"none": None}]) == 2
     assert numbered.update_metadata([99], {"n": 1}) == 0
     assert numbered.update_metadata(filter={"n": 77}, changes={"n": 1}) == 0
     assert numbered.update_metadata([], {"n": 1}) == numbered.update_metadata([], []) == 0
-    assert numbered._store.meta.state() == state
+    assert store_of(numbered).meta.state() == state
 
 
 @pytest.mark.parametrize(

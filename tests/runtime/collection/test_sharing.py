@@ -23,6 +23,7 @@ from flowvec import (
 )
 from flowvec.collection.index.snapshots import GraphSnapshots
 from flowvec.collection.store.store import FILE, Store
+from tests.inside import access_of
 from tests.makers import vectors
 
 
@@ -64,7 +65,7 @@ def test_a_change_that_does_not_get_its_turn_changes_nothing(
         Collection.open(tmp_path / "c", write_timeout=timeout) as other,
     ):
         one.add_vectors([1], vectors(1))
-        with one._access.writing():
+        with access_of(one).writing():
             for change in (lambda: other.add_vectors([2], vectors(1)), lambda: other.delete([1])):
                 with pytest.raises(CollectionBusyError, match="another handle of this process"):
                     change()

@@ -30,6 +30,7 @@ from flowvec import (
 )
 from flowvec.collection.index import sparse_index
 from flowvec.collection.store.store import FILE
+from tests.inside import access_of, sparse_index_of, store_of
 
 DIM = 40
 Weights = dict[int, float]
@@ -136,7 +137,7 @@ def test_parts_are_joined_as_they_grow(tmp_path: Path, monkeypatch) -> None:
         for i in range(40):
             c.set_sparse([i], _sparse(rows[i]))
             c.search_sparse(_sparse({1: 1.0}))
-        state = c._sparse_index.state()
+        state = sparse_index_of(c).state()
         assert state.count == 300
         assert len(state.parts) < 8
         for part in state.parts:
@@ -153,7 +154,7 @@ def test_old_states_do_not_hold_much_memory(tmp_path: Path, monkeypatch) -> None
         for i in range(0, 40, 2):
             c.add_vectors([i, i + 1], _dense(2), sparse=_sparse({1: 1.0, 2: 1.0}, {3: 1.0}))
             c.search_sparse(_sparse({1: 1.0}))
-        index = c._sparse_index
+        index = sparse_index_of(c)
         assert len(index._states) == sparse_index._KEPT_STATES
         monkeypatch.setattr(sparse_index, "_MOST_BESIDES", 0)
         for i in range(4):
@@ -669,7 +670,7 @@ def test_another_model_of_sparse_vectors_is_refused(
         ]
     db.close()
     with Collection.open(tmp_path / "d") as c:
-        c._store.meta.write_settings({"sparse_fingerprint": "0" * 64})
+        store_of(c).meta.write_settings({"sparse_fingerprint": "0" * 64})
     with pytest.raises(FingerprintMismatchError, match="is another model"):
         Collection.open(tmp_path / "d", encoder=tiny, sparse_encoder=sparse_encoder)
 
@@ -764,12 +765,12 @@ def test_a_view_that_memory_has_left_behind_is_renewed(tmp_path: Path) -> None:
                 c.add_vectors([i], _dense(1), sparse=_sparse({1: 1.0}))
                 c.search_sparse(_sparse({1: 1.0}))
 
-        with c._access.reading():
-            before = c._store.meta.state()
+        with access_of(c).reading():
+            before = store_of(c).meta.state()
             writer = threading.Thread(target=write)
             writer.start()
             writer.join()
-            assert c._store.meta.state() == before
-            state = c._sparse_index.state()
-            assert state.number == c._store.meta.state() == before + 8
-            assert state.count == c._store.sparse.count == 9
+            assert store_of(c).meta.state() == before
+            state = sparse_index_of(c).state()
+            assert state.number == store_of(c).meta.state() == before + 8
+            assert state.count == store_of(c).sparse.count == 9

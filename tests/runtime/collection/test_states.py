@@ -18,6 +18,7 @@ from flowvec.collection.index import growing_graph
 from flowvec.collection.index.state import IndexState
 from flowvec.collection.index.vector_index import VectorIndex
 from flowvec.collection.store.meta import MetaTable
+from tests.inside import fail_to_add, index_of
 from tests.makers import vectors
 
 DIM = 8
@@ -209,7 +210,7 @@ def test_a_writer_that_never_rests_does_not_keep_searches_waiting(
 
         def followed(self: VectorIndex) -> None:
             follow(self)
-            if self is reader._index and changes[0] < 50:
+            if self is index_of(reader) and changes[0] < 50:
                 changes[0] += 1
                 collection.add_vectors([f"again {changes[0]}"], vectors(1))
 
@@ -218,35 +219,21 @@ def test_a_writer_that_never_rests_does_not_keep_searches_waiting(
         assert 0 < changes[0] < 50
 
 
-def failing_add(c: Collection, ids: list[object], rows: np.ndarray) -> None:
-    """An `add_vectors` whose commit fails after everything has been prepared."""
-
-    def fail() -> None:
-        with c._access.changing():
-            labels, gone = c._store.upsert(ids, rows, [None] * len(ids), [None] * len(ids))
-            c._index.stage(gone, labels, rows, ids)
-            c._index.seal()
-            raise OSError("no space")
-
-    with pytest.raises(OSError, match="no space"):
-        fail()
-
-
 def test_a_change_that_fails_leaves_no_trace(
     collection: Collection, tmp_path: Path, kind: str
 ) -> None:
     before = all_of(collection)
-    failing_add(collection, ["a", 5, "b"], vectors(3, seed=2) * 100)
+    fail_to_add(collection, ["a", 5, "b"], vectors(3, seed=2) * 100)
     assert all_of(collection) == before
     far = vectors(1, seed=99) * 100  # first or last of all that `all_of` finds
-    failing_add(collection, ["a", "b"], np.concatenate((far, -far)))
+    fail_to_add(collection, ["a", "b"], np.concatenate((far, -far)))
     assert collection.delete(["unknown"]) == 0  # a transaction without a change of its own
     assert collection.delete([]) == 0
     assert all_of(collection) == before
     # The vectors of the failed change stay in their file; later rows replace them.
     collection.add_vectors(["c"], vectors(1, seed=3))
     assert all_of(collection).keys() == {*before, "c"}
-    failing_add(collection, ["d"], vectors(1, seed=4))
+    fail_to_add(collection, ["d"], vectors(1, seed=4))
     collection.close()
     with Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind]) as other:
         other.add_vectors(["e"], vectors(1, seed=5))

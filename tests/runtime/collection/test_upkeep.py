@@ -11,6 +11,7 @@ import pytest
 
 from flowvec import Collection
 from tests.makers import vectors
+from tests.waiting import wait_until
 
 
 def test_a_graph_of_mostly_tombstones_is_rebuilt(tmp_path: Path) -> None:
@@ -21,8 +22,7 @@ def test_a_graph_of_mostly_tombstones_is_rebuilt(tmp_path: Path) -> None:
         assert c.info().graph_rows == 400
         c.delete(range(150, 250))
         assert len(c.search(vectors(1)[0], k=1000)) == 150  # by the old one, until the new is there
-        c._index.growing.wait()
-        assert c.info().graph_rows == 150
+        wait_until(lambda: c.info().graph_rows == 150)
         assert {h.id for h in c.search(vectors(1)[0], k=140)} <= set(range(250, 400))
 
 

@@ -21,6 +21,7 @@ from flowvec.collection.store import metadata_changes
 from flowvec.collection.store.filters import Condition, compile_filter
 from flowvec.collection.store.store import Store
 from tests.drawing import examples
+from tests.inside import store_of
 from tests.makers import vectors
 
 
@@ -68,7 +69,7 @@ class Watcher:
     """A table that follows a collection as an index does, and the masks over it."""
 
     def __init__(self, collection: Collection) -> None:
-        self.store = collection._store
+        self.store = store_of(collection)
         self.masks = EligibleMasks(self.store)
         self.table = VectorTable(2, "ip")
 
@@ -130,7 +131,7 @@ class MasksAgainstSql(RuleBasedStateMachine):
 
     @rule()
     def roll_back(self) -> None:
-        store = self.writer._store
+        store = store_of(self.writer)
         with suppress(KeyError), store.transaction():
             store.upsert([99], np.ones((1, 2), np.float32), [None], ['{"n": 1}'])
             items = store.page()
@@ -222,7 +223,7 @@ def test_changes_that_are_too_many_to_record_are_evaluated_again(
         statements.clear()
         assert watcher.labels(condition) == []
         assert statements == [("labels", 0)]
-        assert c._store.database.connection.execute(
+        assert watcher.store.database.connection.execute(
             "SELECT count(*) FROM metadata_changes"
         ).fetchall() == [(3,)]
 

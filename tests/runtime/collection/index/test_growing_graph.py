@@ -15,6 +15,7 @@ from flowvec.bundle.manifest import FileRecord
 from flowvec.collection.index import growing_graph
 from flowvec.collection.index.hnsw import Graph
 from flowvec.vectors import top_k
+from tests.inside import index_of
 from tests.makers import unit, vectors
 
 
@@ -65,7 +66,7 @@ def test_changes_while_it_grows_reach_it(tmp_path: Path) -> None:
             c.add_vectors([f"new {n}", n], vectors(2, seed=n))
             c.delete([1000 + n])
         assert c.prepare()
-        graph = c._index.growing.graph
+        graph = index_of(c).growing.graph
         assert graph is not None
         assert len(graph) == len(c) == 2000
         assert {hit.id for hit in c.search(vectors(1)[0], k=3000)} == {row.id for row in c.rows()}
@@ -126,7 +127,7 @@ def test_searches_and_changes_go_on_while_the_graph_is_written(
             patch.setattr(Graph, "write", slow)
             c.search(vectors(1)[0])
             assert writing.wait(60)
-            graph = c._index.growing.graph
+            graph = index_of(c).growing.graph
             assert graph is not None
             held = graph.total
             c.add_vectors(["new"], vectors(1, seed=7))
@@ -185,11 +186,11 @@ def test_one_process_at_a_time_saves(tmp_path: Path) -> None:
         c.prepare()
         held = growing_graph.FolderLock(tmp_path / "c" / "graph.lock")
         assert held.acquire(0)
-        c._index.growing.save()  # another one does it
+        index_of(c).growing.save()  # another one does it
         assert not list((tmp_path / "c").glob("*.hnsw"))
         held.close()
-        c._index.growing.save()
-        c._index.growing.save()  # nothing is new
+        index_of(c).growing.save()
+        index_of(c).growing.save()  # nothing is new
         assert [file.name for file in (tmp_path / "c").glob("*.hnsw")] == ["graph-1.hnsw"]
 
 
@@ -207,9 +208,8 @@ def test_a_graph_that_cannot_grow_is_left_alone_for_a_while(
         c.add_vectors(range(300), vectors(300))
         for _ in range(20):
             assert len(c.search(vectors(1)[0], k=400)) == 300
-            c._index.growing.wait()
+            assert c.prepare()  # rows are compared exactly
         assert len(tried) == 1
-        assert c.prepare()  # rows are compared exactly
     assert sum("does not grow" in record.message for record in caplog.records) == 1
 
 
@@ -246,7 +246,7 @@ def test_a_process_that_searches_once_does_not_load_the_graph(
     monkeypatch.setattr(growing_graph, "_GRACE_SECONDS", 3.0)
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         assert c.search(vectors(300)[7], k=1)[0].id == 7
-    assert c._index.growing.graph is None
+    assert index_of(c).growing.graph is None
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         assert c.prepare()  # does not wait for more searches
-        assert c._index.growing.graph is not None
+        assert index_of(c).growing.graph is not None

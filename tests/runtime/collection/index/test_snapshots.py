@@ -8,6 +8,7 @@ import pytest
 
 from flowvec import Collection
 from flowvec.collection.index.snapshots import GraphSnapshots
+from tests.inside import run_sql, store_of
 from tests.makers import vectors
 
 
@@ -55,7 +56,7 @@ def test_a_damaged_record_of_a_graph_is_never_followed(tmp_path: Path, damage: s
         c.add_vectors(range(200), vectors(200))
         expected = [h.id for h in c.search(vectors(1)[0], k=10)]
     with Collection.open(tmp_path / "c", exact_below=50) as c:
-        c._store.database.connection.execute(f"UPDATE snapshots SET {damage}")
+        run_sql(tmp_path / "c", f"UPDATE snapshots SET {damage}")
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         assert [h.id for h in c.search(vectors(1)[0], k=10)] == expected
         assert len(c.search(vectors(1)[0], k=1000)) == 200
@@ -67,7 +68,7 @@ def test_a_record_that_claims_rows_its_graph_lacks_is_not_believed(tmp_path: Pat
         c.prepare()
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         c.add_vectors(["new"], vectors(1, seed=8))
-        c._store.database.connection.execute("UPDATE snapshots SET max_label = 1000000")
+        run_sql(tmp_path / "c", "UPDATE snapshots SET max_label = 1000000")
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
         c.prepare()
@@ -96,9 +97,8 @@ def test_the_newest_two_graph_files_are_kept(tmp_path: Path) -> None:
         with opener(tmp_path / "c", exact_below=50, **options) as c:
             c.add_vectors([f"{n}-{i}" for i in range(100)], vectors(100, seed=n))
             c.prepare()
-            assert [snapshot.n for snapshot in c._store.snapshots.all()] == [*range(n - 1, 0, -1)][
-                :2
-            ]
+            recorded = [snapshot.n for snapshot in store_of(c).snapshots.all()]
+            assert recorded == [*range(n - 1, 0, -1)][:2]
         names = {file.name for file in (tmp_path / "c").glob("graph-*.hnsw")}
         assert names == {f"graph-{i}.hnsw" for i in (n - 1, n) if i}
 

@@ -11,6 +11,7 @@ import pytest
 from flowvec import Collection
 from flowvec.collection.index.vector_file import VectorFile, VectorFileError
 from flowvec.collection.store.store import FILE
+from tests.inside import fail_to_add, run_sql, state_of, store_of
 from tests.makers import vectors
 
 
@@ -27,7 +28,7 @@ def is_right(c: Collection) -> bool:
 
 def table_of(c: Collection) -> tuple[int, int]:
     """Slots in the file, and all slots."""
-    table = c._index._state.loaded.table
+    table = state_of(c).loaded.table
     assert table is not None
     return table.mapped, table.slots
 
@@ -91,8 +92,9 @@ def test_rows_of_a_flowvec_that_knows_no_file_are_added_by_the_next_change(tmp_p
     folder = tmp_path / "c"
     with Collection.create(folder, dim=8) as c:
         c.add_vectors(range(100), vectors(100))
-        append = c._index._state.cache.append
-        c._index._state.cache.append = lambda *_: None  # type: ignore[method-assign]
+        cache = state_of(c).cache
+        append = cache.append
+        cache.append = lambda *_: None  # type: ignore[method-assign]
         c.add_vectors(range(90, 150), vectors(60, seed=1))  # it replaces some
         c.delete([3, 140])
         assert is_right(c)
@@ -102,7 +104,7 @@ def test_rows_of_a_flowvec_that_knows_no_file_are_added_by_the_next_change(tmp_p
             other.add_vectors(["new"], vectors(1, seed=8))
             assert is_right(other)
             assert is_right(c)
-        c._index._state.cache.append = append  # type: ignore[method-assign]
+        cache.append = append  # type: ignore[method-assign]
         c.add_vectors(["newer"], vectors(1, seed=9))
         assert is_right(c)
     with Collection.open(folder) as c:
@@ -115,8 +117,7 @@ def test_an_older_collection_gets_a_file_with_its_first_change(tmp_path: Path) -
     folder = tmp_path / "c"
     with Collection.create(folder, dim=8) as c:
         c.add_vectors(range(100), vectors(100))
-        with c._store.transaction():
-            c._store.meta.remove(["vectors file", "vectors records"])
+        run_sql(folder, "DELETE FROM meta WHERE key IN ('vectors file', 'vectors records')")
     (folder / "vectors-1.f32").unlink()
     with Collection.open(folder) as c:
         assert is_right(c)
@@ -157,17 +158,8 @@ def test_a_change_is_made_though_its_vectors_cannot_be_written(
 def test_a_change_that_failed_leaves_records_that_nobody_sees(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=8) as c:
         c.add_vectors(range(10), vectors(10))
-
-        def fail() -> None:
-            with c._access.changing():
-                labels, gone = c._store.upsert(["x"], vectors(1, seed=5), [None], [None])
-                c._index.stage(gone, labels, vectors(1, seed=5), ["x"])
-                c._index.seal()
-                raise OSError("no space")
-
         for _ in range(3):
-            with pytest.raises(OSError, match="no space"):
-                fail()
+            fail_to_add(c, ["x"], vectors(1, seed=5))
             c.add_vectors(["y"], vectors(1, seed=6))
             assert is_right(c)
     with Collection.open(tmp_path / "c") as c:
@@ -189,15 +181,6 @@ def test_compacting_leaves_one_file_without_deleted_rows(tmp_path: Path) -> None
         assert is_right(c)
 
 
-def fail(c: Collection, vector: np.ndarray) -> None:
-    """A change that fails after its row was written to the file."""
-    with c._access.changing():
-        labels, replaced = c._store.upsert([99], vector, [None], [None])
-        c._index.stage(replaced, labels, vector, [99])
-        c._index.seal()
-        raise ZeroDivisionError
-
-
 def test_the_file_follows_whoever_writes(tmp_path: Path) -> None:
     """A handle that wrote last need not look; after others, failures and compaction it must."""
     rows = vectors(400, seed=3)
@@ -214,17 +197,16 @@ def test_the_file_follows_whoever_writes(tmp_path: Path) -> None:
             elif step == 1 and writer.get([0])[0] is not None:
                 writer.update_metadata([0], [{"n": n}])
             elif step == 2:
-                with pytest.raises(ZeroDivisionError):
-                    fail(writer, rows[:1])
+                fail_to_add(writer, [99], rows[:1])
             elif step == 3 and n % 4 == 0:
                 writer.compact()
             else:
                 writer.add_vectors([int(draw.integers(50))], rows[n : n + 1])
-        assert one._index._state.cache.problem() is None
+        assert state_of(one).cache.problem() is None
         assert one.verify() == []
-        file = one._index._state.cache.current()
+        file = state_of(one).cache.current()
         assert file is not None
         held = set(file[0].labels(file[1]).tolist())
-        assert set(one._store.labels().tolist()) <= held
+        assert set(store_of(one).labels().tolist()) <= held
         assert is_right(one)
         assert is_right(two)

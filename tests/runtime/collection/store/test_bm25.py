@@ -17,6 +17,7 @@ from flowvec.collection.store import bm25
 from flowvec.collection.store.bm25 import Bm25, WordStatistics
 from flowvec.collection.store.filters import compile_filter
 from flowvec.collection.store.store import Store
+from tests.inside import store_of
 from tests.makers import WORDS
 
 SIZES = (300, 40, 660)
@@ -51,7 +52,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, li
             c.add_vectors(ids, np.ones((len(ids), 2)), texts[first:last],
                           [{"n": i % 2} for i in ids])  # fmt: skip
             c.delete([-1])
-            opened.append(c._store)
+            opened.append(store_of(c))
         yield opened[0], opened[1:]
 
 
@@ -81,7 +82,7 @@ def test_statistics_count_rows_tokens_and_rows_with_each_term(tmp_path: Path) ->
         c.add_vectors([1, 2, 3], np.ones((3, 2)), ["a cat", "cat cat dog", None])
         c.index_texts()
         terms = ['"cat"', '"dog"', '"cat"', '"horse"']
-        assert Bm25(c._store.database).statistics(terms) == WordStatistics(3, 5, (2, 1, 2, 0))
+        assert Bm25(store_of(c).database).statistics(terms) == WordStatistics(3, 5, (2, 1, 2, 0))
 
 
 def test_a_number_that_is_cut_off_is_damage() -> None:

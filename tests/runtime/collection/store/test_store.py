@@ -246,9 +246,10 @@ def test_bytes_that_are_not_text_any_more_are_a_damaged_row(store: Store, field:
 def test_more_than_a_row_can_hold_is_refused(store: Store) -> None:
     import sqlite3
 
-    if not hasattr(store.database._writer, "setlimit"):
+    if not hasattr(sqlite3.Connection, "setlimit"):
         return  # Python 3.10 cannot lower it
-    store.database._writer.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+    with store.transaction():
+        store.database.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
     with pytest.raises(InputValueError, match="cannot store a row this large"), store.transaction():
         store.upsert(["b"], ROWS[:1], ["x" * 2000], [None])
     assert store.count() == 4

@@ -1,0 +1,168 @@
+"""The inner parts of open objects: the only place in tests that knows their private names.
+
+A test that can see what it promises in results, `info()`, `verify()`, files or log lines does not
+need this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec import Collection
+from flowvec.collection.access import Access
+from flowvec.collection.index.sparse_index import SparseIndex
+from flowvec.collection.index.state import IndexState
+from flowvec.collection.index.vector_index import VectorIndex
+from flowvec.collection.store.locks import ReadersWriter
+from flowvec.collection.store.rows import Id
+from flowvec.collection.store.store import FILE, Store
+from flowvec.encoder.loaded_model import LoadedModel
+from flowvec.encoder.pipeline import Pipeline
+from flowvec.engine.bound_session import BoundSession
+from flowvec.tokenizer.tokenizer import Tokenizer
+from flowvec.worker_threads import WorkerThreads
+
+__all__ = [
+    "SteppedSession",
+    "access_of",
+    "end_a_thread",
+    "fail_to_add",
+    "index_lock_of",
+    "index_of",
+    "library_texts",
+    "pipeline_of",
+    "run_sql",
+    "sparse_index_of",
+    "state_of",
+    "store_of",
+    "waiting_changes",
+]
+
+
+# --- collections ----------------------------------------------------------------------------------
+
+
+def run_sql(folder: Path, statement: str, *values: object) -> None:
+    """Run a statement in a collection's file, as damage or another program would."""
+    with contextlib.closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
+        db.execute(statement, values)
+
+
+def store_of(collection: Collection) -> Store:
+    """The rows on disk."""
+    return collection._store
+
+
+def index_of(collection: Collection) -> VectorIndex:
+    """What searches the vectors; its graph is `growing.graph`."""
+    return collection._index
+
+
+def state_of(collection: Collection) -> IndexState:
+    """The table of vectors and the ids in memory, and the vectors file."""
+    return collection._index._state
+
+
+def index_lock_of(collection: Collection) -> ReadersWriter:
+    """The lock of what is in memory: while it is held for writing, no search ends."""
+    return collection._index._lock
+
+
+def sparse_index_of(collection: Collection) -> SparseIndex:
+    """What searches the sparse vectors."""
+    return collection._sparse_index
+
+
+def access_of(collection: Collection) -> Access:
+    """The turns to write: no other change begins within its `writing`."""
+    return collection._access
+
+
+def waiting_changes(collection: Collection) -> int:
+    """How many changes wait for the turn to write."""
+    return len(collection._access._jobs)
+
+
+def fail_to_add(collection: Collection, ids: list[Id], vectors: np.ndarray) -> None:
+    """An `add_vectors` whose commit fails after everything has been prepared."""
+    store, index, nothing = collection._store, collection._index, [None] * len(ids)
+    with contextlib.suppress(ZeroDivisionError), collection._access.changing():
+        labels, replaced = store.upsert(ids, vectors, nothing, nothing)
+        index.stage(replaced, labels, vectors, ids)
+        index.seal()
+        raise ZeroDivisionError
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def pipeline_of(model: LoadedModel) -> Pipeline:
+    """What tokenizes a model's texts and runs its batches."""
+    return model._pipeline
+
+
+@contextlib.contextmanager
+def library_texts(tokenizer: Tokenizer) -> Iterator[list[str]]:
+    """The texts that the tokenizers library is given during the block."""
+    given: list[str] = []
+    bodies: Any = tokenizer._bodies
+    library = bodies._tokenizer
+
+    class Watched:
+        def encode(self, text: str, **options: Any) -> Any:
+            given.append(text)
+            return library.encode(text, **options)
+
+        def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+            given.extend(texts)
+            return library.encode_batch_fast(texts, **options)
+
+    bodies._tokenizer = bodies._of_long._tokenizer = Watched()
+    try:
+        yield given
+    finally:
+        bodies._tokenizer = bodies._of_long._tokenizer = library
+
+
+class SteppedSession(BoundSession):
+    """A session whose three steps a test can override."""
+
+    def bind(self, buffers: Any, feeds: Sequence[npt.NDArray[np.int64]]) -> None:
+        """Copy the inputs to the device."""
+        super()._bind(buffers, feeds)
+
+    def compute(self, buffers: Any, options: Any) -> None:
+        """Run the graph."""
+        super()._compute(buffers, options)
+
+    def fetch(self, buffers: Any) -> npt.NDArray[np.float32]:
+        """Copy the output back."""
+        return super()._fetch(buffers)
+
+    def _bind(self, buffers: Any, feeds: Sequence[npt.NDArray[np.int64]]) -> None:
+        self.bind(buffers, feeds)
+
+    def _compute(self, buffers: Any, options: Any) -> None:
+        self.compute(buffers, options)
+
+    def _fetch(self, buffers: Any) -> npt.NDArray[np.float32]:
+        return self.fetch(buffers)
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def end_a_thread(queue: WorkerThreads) -> None:
+    """Let a worker thread of a queue end as if it had raised."""
+    end = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    assert end(ctypes.c_ulong(queue._workers[0].ident or 0), ctypes.py_object(SystemExit)) == 1
+    with queue._changed:
+        queue._changed.notify_all()
