@@ -11,30 +11,40 @@ import ctypes
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flowvec import Collection
-from flowvec.collection.access import Access
-from flowvec.collection.index.sparse_index import SparseIndex
-from flowvec.collection.index.state import IndexState
-from flowvec.collection.index.vector_index import VectorIndex
-from flowvec.collection.store.locks import ReadersWriter
-from flowvec.collection.store.rows import Id
-from flowvec.collection.store.store import FILE, Store
-from flowvec.encoder.loaded_model import LoadedModel
-from flowvec.encoder.pipeline import Pipeline
+from flowvec.collection.store.store import FILE
 from flowvec.engine.bound_session import BoundSession
-from flowvec.tokenizer.tokenizer import Tokenizer
-from flowvec.worker_threads import WorkerThreads
+
+# Types alone: processes that are killed a thousand times import this too.
+if TYPE_CHECKING:
+    from flowvec import Collection
+    from flowvec.collection.access import Access
+    from flowvec.collection.index.sparse_index import SparseIndex
+    from flowvec.collection.index.state import IndexState
+    from flowvec.collection.index.vector_index import VectorIndex
+    from flowvec.collection.store.locks import ReadersWriter
+    from flowvec.collection.store.rows import Id
+    from flowvec.collection.store.store import Store
+    from flowvec.encoder.loaded_model import LoadedModel
+    from flowvec.encoder.pipeline import Pipeline
+    from flowvec.forks import UnderWay
+    from flowvec.object_store import ObjectStore
+    from flowvec.sharded import ShardedSearcher
+    from flowvec.tokenizer.tokenizer import Tokenizer
+    from flowvec.worker_threads import WorkerThreads
 
 __all__ = [
     "SteppedSession",
     "access_of",
+    "actors_of",
+    "calls_and_forks",
     "end_a_thread",
     "fail_to_add",
+    "file_system_of",
     "index_lock_of",
     "index_of",
     "library_texts",
@@ -166,3 +176,21 @@ def end_a_thread(queue: WorkerThreads) -> None:
     assert end(ctypes.c_ulong(queue._workers[0].ident or 0), ctypes.py_object(SystemExit)) == 1
     with queue._changed:
         queue._changed.notify_all()
+
+
+def calls_and_forks(under_way: UnderWay) -> tuple[dict[int, int], dict[int, int]]:
+    """How many calls each thread is in, and how many forks each thread has begun."""
+    return under_way._calls, under_way._forks
+
+
+# --- shards and buckets ---------------------------------------------------------------------------
+
+
+def actors_of(searcher: ShardedSearcher) -> dict[str, Any]:
+    """The Ray actor of each shard."""
+    return searcher._calls.actors
+
+
+def file_system_of(store: ObjectStore) -> Any:
+    """The fsspec file system that reads and writes the objects."""
+    return store._system

@@ -24,9 +24,9 @@ from flowvec import Bundle, ClosedError, Encoder, EncodeStatistics, EngineError,
 from flowvec.encoder import pipeline
 from flowvec.encoder.batching import ENOUGH_ON_GPU, MOST_ROWS_ON_GPU, Batch, plan
 from flowvec.engine import bound_session, onnxruntime_session, selection
-from flowvec.engine.bound_session import BoundSession
 from flowvec.engine.providers import CPU, CUDA, Engine
 from flowvec.texts.window import WINDOW
+from tests.inside import SteppedSession, pipeline_of
 from tests.runtime.encoder.conftest import texts
 from tests.runtime.engine.test_onnxruntime_session import NamedCuda
 
@@ -34,7 +34,7 @@ ON_GPU = Engine(CUDA, "float32", 1)
 LONGEST = 60.0
 
 
-class Device(BoundSession):
+class Device(SteppedSession):
     """A session that computes `rate` padded tokens per second, and says what is in flight.
 
     Attributes:
@@ -72,27 +72,27 @@ class Device(BoundSession):
                 self.in_flight -= 1
                 self.changed.notify_all()
 
-    def _bind(self, buffers: Any, feeds: Sequence[npt.NDArray[np.int64]]) -> None:
-        super()._bind(buffers, feeds)
+    def bind(self, buffers: Any, feeds: Sequence[npt.NDArray[np.int64]]) -> None:
+        super().bind(buffers, feeds)
         with self.changed:
             self.arrived += 1
             self.sizes.append(feeds[0].shape)
             self.shapes[id(buffers)] = feeds[0].shape
             self.changed.notify_all()
 
-    def _compute(self, buffers: Any, options: Any) -> None:
+    def compute(self, buffers: Any, options: Any) -> None:
         with self.changed:
             number, self.begun = self.begun, self.begun + 1
             self.computing = self.shapes[id(buffers)]
             self.changed.notify_all()
         self.before(number)
-        super()._compute(buffers, options)
+        super().compute(buffers, options)
         time.sleep(math.prod(self.computing) / self.rate)
         self.numbers[id(buffers)] = number
 
-    def _fetch(self, buffers: Any) -> npt.NDArray[np.float32]:
+    def fetch(self, buffers: Any) -> npt.NDArray[np.float32]:
         self.after(self.numbers[id(buffers)])
-        return super()._fetch(buffers)
+        return super().fetch(buffers)
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so; fail if it never is."""
@@ -126,7 +126,7 @@ def on_cpu(tiny_dir: Path) -> Iterator[Encoder]:
 
 
 def device_of(encoder: Encoder) -> Device:
-    session = encoder._pipeline.ready()[0]._streams
+    session = pipeline_of(encoder).ready()[0]._streams
     assert isinstance(session, Device)
     return session
 
@@ -274,8 +274,8 @@ class Counted:
 
 def test_tokenizing_is_two_windows_ahead_of_a_gpu(encoder: Encoder) -> None:
     device, reader = device_of(encoder), Reader(5 * WINDOW)
-    counted = Counted(encoder._pipeline.tokenizer, device)
-    encoder._pipeline.tokenizer = counted
+    inner = pipeline_of(encoder)
+    counted = inner.tokenizer = Counted(inner.tokenizer, device)
     ahead: list[int] = []
 
     def before(number: int) -> None:
@@ -302,7 +302,7 @@ def test_several_threads_tokenize_for_a_gpu(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "available_cores", lambda: 2)
-    device, inner = device_of(encoder), encoder._pipeline.tokenizer
+    device, inner = device_of(encoder), pipeline_of(encoder).tokenizer
     both = threading.Barrier(2)
 
     class Together(Counted):
@@ -312,7 +312,7 @@ def test_several_threads_tokenize_for_a_gpu(
             return super().__call__(items)
 
     monkeypatch.setattr(type(inner), "is_parallel", property(lambda _: True))
-    encoder._pipeline.tokenizer = Together(inner, device)
+    pipeline_of(encoder).tokenizer = Together(inner, device)
     encoder.encode(texts(2048, longest=6))
     assert not both.broken
 

@@ -6,7 +6,6 @@ A gate holds the model's first run until the other calls have arrived, so nothin
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import os
 import subprocess
@@ -34,6 +33,7 @@ from flowvec import (
 )
 from flowvec.encoder.queue_reports import Pulse
 from flowvec.engine.onnxruntime_session import Session
+from tests.inside import end_a_thread
 from tests.runtime.encoder.conftest import texts
 from tests.waiting import wait_until
 
@@ -184,9 +184,10 @@ def test_a_queue_reports_its_batches_and_signs_of_life(one: Encoder, gate: Gate)
         assert shared.pulse() == Pulse(waiting=0, oldest=None, busy_since=None, dead=0)
         gate.shut()
         before = time.perf_counter()
-        first = shared._call("the cat")
+        call = shared._call
+        first = call("the cat")
         assert gate.entered.wait(60)
-        second = shared._call(["a dog", "the cat " * one.max_length])
+        second = call(["a dog", "the cat " * one.max_length])
         pulse = shared.pulse()
         assert pulse.waiting == 2
         assert pulse.oldest == second.queued
@@ -207,11 +208,7 @@ def test_a_queue_reports_its_batches_and_signs_of_life(one: Encoder, gate: Gate)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_has_ended_shows(one: Encoder) -> None:
     with SharedEncoder(one) as shared:
-        (worker,) = shared._workers
-        end = ctypes.pythonapi.PyThreadState_SetAsyncExc
-        assert end(ctypes.c_ulong(worker.ident or 0), ctypes.py_object(SystemExit)) == 1
-        with shared._changed:
-            shared._changed.notify_all()
+        end_a_thread(shared)
         wait_until(lambda: shared.pulse().dead == 1)
 
 

@@ -19,6 +19,7 @@ from flowvec.engine.bound_session import BoundSession
 from flowvec.engine.onnxruntime_session import Session
 from flowvec.engine.providers import CPU, CUDA, TENSORRT, Engine
 from flowvec.errors import BundleError
+from tests.inside import SteppedSession
 from tests.runtime.engine.test_failures import LIMITED_ARENA
 
 ON_CPU = Engine(CPU, "float32", 1)
@@ -72,15 +73,20 @@ def test_threads_may_share_it(plain: Session, bound: BoundSession) -> None:
 
 def test_buffers_are_used_again(bound: BoundSession) -> None:
     bound.run(*batch(128, 30))
-    (buffers,) = bound._idle
-    places = [place.ctypes.data for place in buffers._places]
+    idle = bound._idle
+    (buffers,) = idle
+
+    def addresses() -> list[int]:
+        return [place.ctypes.data for place in buffers._places]
+
+    before = addresses()
     for shape in SHAPES:
         bound.run(*batch(*shape))
-    assert list(bound._idle) == [buffers]
-    assert [place.ctypes.data for place in buffers._places] == places
+    assert list(idle) == [buffers]
+    assert addresses() == before
 
 
-class Observed(BoundSession):
+class Observed(SteppedSession):
     """A session whose steps can be held up, and are counted."""
 
     def __init__(self, bundle: Bundle, engine: Engine) -> None:
@@ -91,7 +97,7 @@ class Observed(BoundSession):
         self.fetching = threading.Event()
         self.may_fetch: threading.Event | None = None
 
-    def _compute(self, buffers: Any, options: Any) -> None:
+    def compute(self, buffers: Any, options: Any) -> None:
         with self.lock:
             self.begun += 1
             self.computing += 1
@@ -99,17 +105,17 @@ class Observed(BoundSession):
             if self.begun == 2:
                 self.second_begun.set()
         try:
-            super()._compute(buffers, options)
+            super().compute(buffers, options)
         finally:
             with self.lock:
                 self.computing -= 1
 
-    def _fetch(self, buffers: Any) -> npt.NDArray[np.float32]:
+    def fetch(self, buffers: Any) -> npt.NDArray[np.float32]:
         may_fetch, self.may_fetch = self.may_fetch, None
         if may_fetch is not None:
             self.fetching.set()
             assert may_fetch.wait(60)
-        return super()._fetch(buffers)
+        return super().fetch(buffers)
 
 
 def held_up(session: Observed, event: threading.Event, pool: ThreadPoolExecutor) -> Any:
@@ -151,21 +157,21 @@ def test_a_batch_that_fails_does_not_lose_the_other(tiny_dir: Path, plain: Sessi
         np.testing.assert_array_equal(other.result(60), plain.run(*batch(5, 11)))
 
 
-class Interrupted(BoundSession):
+class Interrupted(SteppedSession):
     """A session in whose steps Ctrl-C is pressed."""
 
     at = ""
 
-    def _bind(self, buffers: Any, feeds: Sequence[npt.NDArray[np.int64]]) -> None:
-        super()._bind(buffers, feeds)
+    def bind(self, buffers: Any, feeds: Sequence[npt.NDArray[np.int64]]) -> None:
+        super().bind(buffers, feeds)
         self._press("bind")
 
-    def _compute(self, buffers: Any, options: Any) -> None:
-        super()._compute(buffers, options)
+    def compute(self, buffers: Any, options: Any) -> None:
+        super().compute(buffers, options)
         self._press("compute")
 
-    def _fetch(self, buffers: Any) -> npt.NDArray[np.float32]:
-        output = super()._fetch(buffers)
+    def fetch(self, buffers: Any) -> npt.NDArray[np.float32]:
+        output = super().fetch(buffers)
         self._press("fetch")
         return output
 

@@ -19,6 +19,7 @@ from flowvec.engine.providers import OPENVINO, Engine
 from flowvec.engine.selection import available_providers
 from flowvec.errors import ClosedError, EngineError, EngineNotProvedError
 from flowvec.machine import available_cores, available_memory
+from tests.inside import pipeline_of
 from tests.waiting import wait_until
 
 IDS = np.ones((1, 3), dtype=np.int64)
@@ -170,7 +171,7 @@ def test_streams_and_threads_that_were_named_stay(
     with Encoder.load(tiny_dir, **({"provider": "openvino"} | options)) as encoder:
         for _ in range(40):
             encoder.encode("the cat")
-        session, _ = encoder._pipeline.ready()
+        session, _ = pipeline_of(encoder).ready()
         assert session._open is None  # so it never will
         assert encoder.info().threads_alone == encoder.engine.threads == 1
 
@@ -182,7 +183,7 @@ def test_with_little_memory_the_graph_is_compiled_once(
     for left, threads in ((1000, 1), (1 << 40, available_cores())):
         monkeypatch.setattr(pipeline, "available_memory", partial(int, left))
         with Encoder.load(tiny_dir, provider="openvino") as encoder:
-            session, _ = encoder._pipeline.ready()
+            session, _ = pipeline_of(encoder).ready()
             session._open_all_cores()  # what the background would do
             assert encoder.info().threads_alone == threads
 

@@ -11,6 +11,7 @@ import pytest
 from flowvec import Collection, InputValueError
 from flowvec.projection import map_frames
 from flowvec.projection.colours import point_colours
+from tests.inside import store_of
 
 GROUPS, ROWS, DIM = 6, 240, 16
 
@@ -79,13 +80,13 @@ def test_hardly_any_rows(tmp_path: Path, rows: int) -> None:
 
 def test_a_field_as_colours(grouped: Collection) -> None:
     labels = np.arange(1, ROWS + 1)
-    values = grouped._store.field_values("g", labels)
+    values = store_of(grouped).field_values("g", labels)
     assert [values[label] for label in labels.tolist()] == [i % GROUPS for i in range(ROWS)]
     colours = point_colours(values, labels)
     assert colours.kind == "texts"
     assert [colours.values[code] for code in colours.codes[:4]] == ["0", "1", "2", "3"]
     with pytest.raises(InputValueError, match="cannot be filtered by"):
-        grouped._store.field_values('a"b', labels)
+        store_of(grouped).field_values('a"b', labels)
 
 
 def test_colours_of_any_values() -> None:

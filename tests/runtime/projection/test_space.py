@@ -35,7 +35,7 @@ def test_a_dense_layer_is_undone(tiny: Encoder, tmp_path: Path) -> None:
     assert frame.after.evenness.mean_cosine == pytest.approx(expected.mean_cosine, abs=1e-4)
     # tanh(W x + b) of what comes before: solvable for W and b from the rows themselves.
     model = BeforeTransform(tiny.bundle)
-    rows = tiny._tokenizer(TEXTS).ids
+    rows = tiny.tokenize(TEXTS).ids
     width = max(map(len, rows))
     ids = np.array([row + [0] * (width - len(row)) for row in rows])
     mask = np.array([[1] * len(row) + [0] * (width - len(row)) for row in rows])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 import tokenizers
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from flowvec.tokenizer.pairs import PairTokenizer
 from flowvec.tokenizer.tokenizer import Tokenizer
 from tests.drawing import examples
+from tests.inside import library_texts
 from tests.runtime.tokenizer.kinds import KINDS, file_of
 
 _CAT = " the cat sleeps"
@@ -75,20 +75,7 @@ def test_long_runs_lose_nothing_after_them(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_of_any_length_costs_little(kind: str) -> None:
     tokenizer, _ = _tokenizers(kind, 16)
-    seen: list[int] = []
-    library = tokenizer._bodies._of_long._tokenizer
-
-    class Counting:
-        def encode(self, text: str, **options: Any) -> Any:
-            seen.append(len(text))
-            return library.encode(text, **options)
-
-        def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
-            seen.extend(map(len, texts))
-            return library.encode_batch_fast(texts, **options)
-
-    tokenizer._bodies._of_long._tokenizer = Counting()
-    try:
+    with library_texts(tokenizer) as given:
         for atom in (
             "some words ",
             " ",
@@ -102,10 +89,8 @@ def test_a_text_of_any_length_costs_little(kind: str) -> None:
             "é",
         ):
             tokenizer([atom * (10_000_000 // len(atom)) + _CAT])
-            assert sum(seen) < 500_000, atom
-            seen.clear()
-    finally:
-        tokenizer._bodies._of_long._tokenizer = library
+            assert sum(map(len, given)) < 500_000, atom
+            given.clear()
 
 
 def test_of_two_long_texts_the_longer_keeps_the_odd_token(tmp_path: Path) -> None:

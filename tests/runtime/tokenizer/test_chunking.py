@@ -168,8 +168,8 @@ def test_an_encoder_reads_its_chunks_whole(tiny: Encoder) -> None:
     texts = ["The cat sleeps. A dog runs in the garden! " * 20, "the", "", "cat " * 300]
     chunks = tiny.split_texts(texts)
     assert [*dict.fromkeys(chunk.parent for chunk in chunks)] == [0, 1, 3]
-    job = tiny.job(tiny.document_prompt)
-    tokenized = job.tokenize(tiny._tokenizer, [chunk.text for chunk in chunks])
+    prompt = tiny.info().prompts[tiny.document_prompt]
+    tokenized = tiny.tokenize([prompt + chunk.text for chunk in chunks])
     assert tokenized.truncated == []
     assert tokenized.lengths == [chunk.tokens for chunk in chunks]
     assert tiny.split_texts("the cat") == tiny.split_texts(["the cat"])

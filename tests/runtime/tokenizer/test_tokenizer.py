@@ -15,6 +15,7 @@ from flowvec.errors import BundleError, InputTypeError, InputValueError
 from flowvec.texts.unicode import replace_surrogates
 from flowvec.tokenizer.tokenizer import Tokenizer, check_texts
 from tests.drawing import examples
+from tests.inside import library_texts
 
 MINI = Bundle.load("mini").tokenizer
 MAX_LENGTH = 32
@@ -86,32 +87,11 @@ def test_a_long_text_is_cut_from_its_beginning_as_the_library_cuts_it(
     assert tokenizer([text]).ids == [reference.encode(text).ids]
 
 
-def _characters_seen(tokenizer: Tokenizer, texts: list[str]) -> int:
-    """Characters that the library is given to tokenize these texts."""
-    seen: list[int] = []
-    library = tokenizer._bodies._tokenizer
-
-    class Counting:
-        def encode(self, text: str, **options: object) -> object:
-            seen.append(len(text))
-            return library.encode(text, **options)
-
-        def encode_batch_fast(self, texts: list[str], **options: object) -> object:
-            seen.extend(map(len, texts))
-            return library.encode_batch_fast(texts, **options)
-
-    tokenizer._bodies._tokenizer = Counting()
-    try:
-        tokenizer(texts)
-    finally:
-        tokenizer._bodies._tokenizer = library
-    return sum(seen)
-
-
 def test_ten_megabytes_cost_their_beginning(tokenizer: Tokenizer) -> None:
     text = "some words " * 1_000_000
-    assert _characters_seen(tokenizer, [text]) < 10_000
-    tokenized = tokenizer([text])
+    with library_texts(tokenizer) as given:
+        tokenized = tokenizer([text])
+    assert sum(map(len, given)) < 10_000
     assert len(tokenized.ids[0]) == MAX_LENGTH
     assert tokenized.truncated == [0]
 

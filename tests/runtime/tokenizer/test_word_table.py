@@ -179,10 +179,11 @@ def test_the_table_is_bounded_and_forgets_nothing_wrongly(monkeypatch: pytest.Mo
     numbers = random.Random(0)
     texts = [f"the {numbers.randrange(10_000)} w{numbers.randrange(999)}" for _ in range(2_000)]
     assert check(table, tokenizer, texts) == len(texts)
-    assert len(table._words) <= 50
-    assert len(table._words._old) <= 50
+    words = table._words
+    assert len(words) <= 50
+    assert len(words._old) <= 50
     check(table, tokenizer, ["x" * 10_000, "y" * 65])
-    assert max(map(len, table._words)) <= 64
+    assert max(map(len, words)) <= 64
 
 
 def test_threads_share_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
