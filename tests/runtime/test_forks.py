@@ -14,6 +14,7 @@ from flowvec.engine.providers import CPU, OPENVINO
 from flowvec.engine.selection import available_providers
 from flowvec.forks import UnderWay
 from tests.conftest import RunCommand
+from tests.inside import calls_and_forks
 from tests.waiting import wait_until
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -45,7 +46,7 @@ def test_a_fork_waits_for_calls_and_calls_wait_for_forks() -> None:
         under_way.after_in_parent()
 
     forking = started(fork)
-    wait_until(lambda: bool(under_way._forks))
+    wait_until(lambda: calls_and_forks(under_way)[1])
     calling = started(lambda: call(under_way, later, end))
     assert steps == []
     assert not later.is_set()
@@ -56,8 +57,7 @@ def test_a_fork_waits_for_calls_and_calls_wait_for_forks() -> None:
     assert later.wait(120)
     calling.join(120)
     forking.join(120)
-    assert not under_way._calls
-    assert not under_way._forks
+    assert calls_and_forks(under_way) == ({}, {})
 
 
 def test_a_thread_that_forks_waits_neither_for_its_own_call_nor_for_its_fork() -> None:
@@ -71,7 +71,7 @@ def test_a_thread_that_forks_waits_neither_for_its_own_call_nor_for_its_fork() -
         under_way.after_in_child()
     with under_way:
         pass
-    assert not under_way._calls
+    assert calls_and_forks(under_way) == ({}, {})
 
 
 def test_a_child_of_a_call_that_does_not_end_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +83,7 @@ def test_a_child_of_a_call_that_does_not_end_says_so(caplog: pytest.LogCaptureFi
     assert "will not work in the child" in caplog.text
     under_way.after_in_parent()
     child = UnderWay(patience=0.01)
-    child._calls = dict(under_way._calls)
+    calls_and_forks(child)[0].update(calls_and_forks(under_way)[0])
     end.set()
     calling.join(120)
     with under_way:  # the parent goes on

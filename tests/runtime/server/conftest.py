@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowvec import Encoder, Reranker
+from flowvec import ClosedError, Encoder, Reranker
 from tests.waiting import wait_until
 
 WORDS = ["the", "cat", "a", "dog", "man", "sleeps", "eats", "on", "river", "house", "café", "猫"]
@@ -22,6 +22,15 @@ def texts(count: int, seed: int = 0) -> list[str]:
     """Texts of one to forty words; none is empty."""
     draw = random.Random(seed)
     return [" ".join(draw.choices(WORDS, k=draw.randint(1, 40))) for _ in range(count)]
+
+
+def is_closed(model: Any) -> bool:
+    """Whether a model has been closed, and refuses calls."""
+    try:
+        model.encode_document([])
+    except ClosedError:
+        return True
+    return False
 
 
 @dataclass

@@ -18,7 +18,7 @@ from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.errors import BundleError, InputTypeError, InputValueError
 from flowvec.multi_vector import MultiVectorEncoder
 from flowvec.sparse import SparseEncoder, SparseVectors
-from tests.runtime.server.conftest import Running, running, texts
+from tests.runtime.server.conftest import Running, is_closed, running, texts
 from tests.runtime.server.gate import Gate
 from tests.serving import served
 from tests.waiting import wait_until
@@ -304,11 +304,11 @@ def test_both_kinds_are_loaded_again_while_they_serve(
         assert {(each["id"], each["kind"], each["status"]) for each in answer} == {
             ("words", "sparse", "swapped"), ("tokens", "multi_vector", "swapped"),
         }  # fmt: skip
-        wait_until(lambda: all(model._pipeline.closed for model in loaded[:2]))
+        wait_until(lambda: all(map(is_closed, loaded[:2])))
         is_over.set()
         assert [call.result(60) for call in calls] == [{200}, {200}]
     assert len(loaded) == 4
-    assert all(model._pipeline.closed for model in loaded)
+    assert all(map(is_closed, loaded))
 
 
 @pytest.mark.process

@@ -5,7 +5,6 @@ A gate holds the model, so nothing depends on how fast it is.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import itertools
 import json
@@ -25,6 +24,7 @@ import pytest
 from flowvec import Collection, Encoder
 from flowvec.encoder.queue_reports import BatchReport
 from flowvec.engine.onnxruntime_session import Session
+from tests.inside import end_a_thread
 from tests.runtime.server.conftest import Running, running, texts
 from tests.runtime.server.gate import Gate
 from tests.waiting import wait_until
@@ -230,20 +230,11 @@ def test_health_fails_while_nothing_comes(serve: Serve, gate: Gate) -> None:
         wait_until(lambda: client.get("/health").status_code == 200)
 
 
-def end_thread(threads: Any, worker: threading.Thread) -> None:
-    """Let a worker thread end as if it had raised."""
-    end = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    assert end(ctypes.c_ulong(worker.ident), ctypes.py_object(SystemExit)) == 1
-    with threads._changed:
-        threads._changed.notify_all()
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_health_fails_if_a_thread_has_ended(serve: Serve) -> None:
     with serve() as server, server.client() as client:
         (model,) = server.app.served.models
-        (worker,) = model._shared._workers
-        end_thread(model._shared, worker)
+        end_a_thread(model._shared)
         wait_until(lambda: client.get("/health").status_code == 503)
         assert "threads have ended" in client.get("/ready").json()["error"]["message"]
         assert client.get("/live").status_code == 200
@@ -258,8 +249,7 @@ def test_health_fails_if_a_thread_of_a_collection_has_ended(
         app = create_app({"one": one}, collections={"notes": notes})
         with running(app) as server, server.client() as client:
             assert client.get("/health").status_code == 200
-            threads = getattr(app.served.collections["notes"].rows._calls, which)
-            end_thread(threads, threads._workers[0])
+            end_a_thread(getattr(app.served.collections["notes"].rows._calls, which))
             wait_until(lambda: client.get("/health").status_code == 503)
             assert "notes: 1 threads have ended" in client.get("/health").json()["error"]
             assert client.get("/ready").status_code == 503

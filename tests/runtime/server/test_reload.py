@@ -22,7 +22,7 @@ import pytest
 from flowvec import Collection, Encoder, Reranker
 from flowvec.errors import BundleError
 from flowvec.sparse import SparseEncoder
-from tests.runtime.server.conftest import Running, running, texts
+from tests.runtime.server.conftest import Running, is_closed, running, texts
 from tests.serving import served
 from tests.waiting import wait_until
 
@@ -77,10 +77,6 @@ def reloadable(loads: Loads, **collections: Collection) -> Iterator[Running]:
     app.served.owned.add(loads.loaded[0])
     with running(app) as server:
         yield server
-
-
-def is_closed(encoder: Encoder) -> bool:
-    return encoder._pipeline.closed
 
 
 def test_the_same_model_is_swapped_and_no_request_is_refused(loads: Loads, tiny: Encoder) -> None:
@@ -185,7 +181,7 @@ def test_collections_go_on_with_a_new_sparse_encoder(
             add(1)
             (about,) = client.post(PATH, json={"model": "words"}).json()["models"]
             assert (about["status"], about["kind"]) == ("swapped", "sparse")
-            wait_until(lambda: first._pipeline.closed)
+            wait_until(lambda: is_closed(first))
             add(2)
             assert own.info().sparse_rows == later.info().sparse_rows == 2
             # Another model is refused, because there are vectors of the old one.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flowvec import Encoder, MultiVectorEncoder, SparseEncoder
+from flowvec.tokenizer.tokenizer import Tokenizer
 from tests.makers import with_added_token
 
 pytest.importorskip("msgspec", reason="needs the extra [serve]")
@@ -35,7 +36,8 @@ def client(
 
 
 def ids_of(model: Any, text: str, *, special: bool) -> list[int]:
-    return [piece.id for piece in model._tokenizer.pieces(text, special=special)]
+    tokenizer = Tokenizer(model.bundle.tokenizer, model.max_length)
+    return [piece.id for piece in tokenizer.pieces(text, special=special)]
 
 
 @pytest.mark.parametrize("special", [True, False])
