@@ -142,9 +142,10 @@ def test_blocks_are_read_whatever_else_is_mapped(
 @pytest.mark.usefixtures("on_request")
 def test_pages_are_within_their_block() -> None:
     page = int(huge_pages._PAGE_SIZE.read_text())
-    assert list(huge_pages._pages(page + 1, 4 * page - 1)) == [(2 * page, 3 * page)]
-    assert list(huge_pages._pages(page, 3 * page)) == [(page, 2 * page), (2 * page, 3 * page)]
-    assert list(huge_pages._pages(page + 1, 2 * page)) == []
+    pages = huge_pages._pages
+    assert list(pages(page + 1, 4 * page - 1)) == [(2 * page, 3 * page)]
+    assert list(pages(page, 3 * page)) == [(page, 2 * page), (2 * page, 3 * page)]
+    assert list(pages(page + 1, 2 * page)) == []
 
 
 @pytest.mark.parametrize("content", [None, b"", b"nothing of the kind", b"x-y rw-p 0 0 0"])
