@@ -19,6 +19,7 @@ from flowvec.errors import BulkError, InputValueError, MissingDependencyError
 from flowvec.object_store import ConflictError, ObjectStore, open_store, s3
 from tests.buckets.conftest import on_both_servers
 from tests.faults.bucket_server import Bucket, bucket_server, url_of
+from tests.inside import file_system_of
 
 
 @pytest.fixture(params=["s3", "memory"])
@@ -74,7 +75,7 @@ def test_listings_of_several_pages_are_whole(
         bucket.put(f"{prefix}/{i}", b"x")
         bucket.begin_upload(f"{prefix}/{i}")
     bucket.put(f"{prefix}/", b"")  # the marker of a folder
-    call = store._system.call_s3
+    call = file_system_of(store).call_s3
 
     def small_pages(method: str, **given: object) -> object:
         most = {"list_objects_v2": "MaxKeys", "list_multipart_uploads": "MaxUploads"}[method]
@@ -112,7 +113,7 @@ def test_a_huge_file_has_larger_parts_rather_than_too_many(
     (tmp_path / "a").write_bytes(content := os.urandom(1000))
     sent: list[int] = []
     store = open_store(url_of(server, prefix))
-    call, digests = store._system.call_s3, []
+    call, digests = file_system_of(store).call_s3, []
 
     def watched(method: str, **given: Any) -> Any:
         if method == "upload_part":
@@ -219,7 +220,7 @@ def test_a_store_that_refuses_conditions_gets_none(
 ) -> None:
     """Some stores answer 501 to a header that they do not know."""
     store = open_store(url_of(server, prefix))
-    call = store._system.call_s3
+    call = file_system_of(store).call_s3
 
     def refused(method: str, **given: Any) -> Any:
         if given.keys() & {"IfMatch", "IfNoneMatch"}:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from flowvec import Collection, Encoder, MultiVectorEncoder, SparseVectors
 from flowvec.bundle.manifest import FORMAT_VERSION
 from flowvec.collection.store.meta import LAYOUT_VERSION
+from flowvec.collection.store.store import FILE, Store
 from flowvec.collection.store.writer_locks import LOCK_FILES
 
 DATA = Path(__file__).resolve().parent
@@ -75,10 +77,10 @@ def make_collection(folder: Path) -> None:
 
 def _tidy(folder: Path) -> None:
     """Keep the rows and the graph: the copy of the vectors is large, and made again."""
-    with Collection.open(folder) as collection, collection._store.transaction():
+    with closing(Store(folder / FILE)) as store, store.transaction():
         # Not where the bundles were, and not which flowvec this is.
         names = {"model": "tiny", "token_model": "multi_vector", "created_by": "flowvec"}
-        collection._store.meta.write_settings(names)
+        store.meta.write_settings(names)
     db = sqlite3.connect(folder / "collection.sqlite", isolation_level=None)
     db.execute("DELETE FROM meta WHERE key LIKE 'vectors %'")
     db.execute("VACUUM")
@@ -113,7 +115,8 @@ def _told(collection: Collection, query: np.ndarray) -> dict[str, Any]:
 def token_vectors(collection: Collection) -> dict[Any, np.ndarray]:
     """The stored token vectors by id."""
     items = {item.label: item for item in collection.rows()}
-    found = collection._store.tokens.read({n: item.text or "" for n, item in items.items()})
+    with closing(Store(Path(collection.info().path) / FILE)) as store:
+        found = store.tokens.read({n: item.text or "" for n, item in items.items()})
     return {items[label].id: vectors for label, vectors in found.items()}
 
 

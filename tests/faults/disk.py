@@ -34,6 +34,7 @@ import numpy as np
 
 from flowvec import Collection
 from flowvec.errors import FlowvecError
+from tests.inside import index_of
 
 DIM = 8
 _EXACT_BELOW = 20
@@ -72,7 +73,7 @@ def operate(collection: Collection, number: int) -> None:
     elif kind == "replace":
         put(collection, range(20, 40), f"replace {number}")
     elif kind == "save":
-        collection._index.growing.save()  # the public way, `close`, does more
+        index_of(collection).growing.save()  # the public way, `close`, does more
     elif kind == "compact":
         collection.compact()
     elif kind == "words":

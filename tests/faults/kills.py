@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from flowvec import Collection
+from tests.inside import index_lock_of, index_of, store_of
 
 PHASES = ("add", "delete", "snapshot", "compact", "rebuild")
 DIM = 8
@@ -109,13 +110,13 @@ def child(folder: Path, phase: str, first: int, out: int) -> None:
             say("enter")
             if phase == "snapshot":
                 collection.prepare()
-                collection._index.growing.save()  # `close` does more
+                index_of(collection).growing.save()  # `close` does more
             elif phase == "compact":
                 collection.compact()
             else:
                 # The public way, closing and opening, would save the old graph first.
-                with collection._index._lock.writing():
-                    collection._index.growing.drop()
+                with index_lock_of(collection).writing():
+                    index_of(collection).growing.drop()
                 for file in folder.glob("graph-*.hnsw"):
                     file.unlink(missing_ok=True)
                 collection.prepare()
@@ -199,9 +200,8 @@ def check(folder: Path, phase: str, rows: Rows, under_way: int | None, result: R
         result.unopened += 1
         raise AssertionError(f"it does not open: {error!r}") from error
     with collection:
-        assert (
-            collection._store.database.connection.execute("PRAGMA synchronous").fetchone()[0] == 2
-        )
+        connection = store_of(collection).database.connection
+        assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
         collection.search(np.ones(DIM), k=1)
         result.slowest_open = max(result.slowest_open, time.perf_counter() - begun)
         stored = {item.id: (item.vector, item.text) for item in collection.rows()}

@@ -185,12 +185,12 @@ class History:
                 begun[name] = (kind, int(register), int(value), float(at))
             elif word == "end":
                 text, end = rest
-                history._add(begun.pop(name), text, float(end))
+                history.add(begun.pop(name), text, float(end))
         for kind, register, value, begin in begun.values():
-            history._add((kind, register, value, begin), "None", float("inf"))
+            history.add((kind, register, value, begin), "None", float("inf"))
         return history
 
-    def _add(self, begun: tuple[str, int, int, float], text: str, end: float) -> None:
+    def add(self, begun: tuple[str, int, int, float], text: str, end: float) -> None:
         kind, register, value, begin = begun
         if kind == "group":
             (self.groups if end != float("inf") else self.groups_under_way).add(value)

@@ -24,6 +24,7 @@ from flowvec.errors import (
     InputValueError,
 )
 from flowvec.sharded import ShardedSearcher
+from tests.inside import store_of
 
 DIM, SPARSE_DIM = 8, 60
 # More than the 500 rows that a hybrid search fuses of each ranking; and a shard without rows.
@@ -364,8 +365,8 @@ def test_texts_are_encoded_by_the_sparse_model_of_the_shards(
             searcher.search([1, 0], text=query, hybrid=True).hits,
             [c.search([1, 0], text=query, hybrid=True)],
         )
-    with Collection.open(tmp_path / "shard-001") as c, c._store.transaction():
-        c._store.meta.write_settings({"sparse_model": "another", "sparse_fingerprint": "0" * 64})
+    with Collection.open(tmp_path / "shard-001") as c, store_of(c).transaction():
+        store_of(c).meta.write_settings({"sparse_model": "another", "sparse_fingerprint": "0" * 64})
     with ShardedSearcher(
         tmp_path, sparse_encoder=sparse_encoder, cpus_per_shard=0.1, timeout=120
     ) as searcher:

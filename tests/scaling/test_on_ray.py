@@ -32,6 +32,7 @@ from flowvec.errors import (
     InputValueError,
 )
 from flowvec.sharded import ShardedSearcher, index_shards
+from tests.inside import actors_of
 from tests.makers import WORDS, contents
 
 TWO = RayWorkers(2, cpus=1)
@@ -256,7 +257,7 @@ def test_any_number_of_threads_may_search(searcher: ShardedSearcher) -> None:
 
 
 def test_a_shard_that_dies_is_named_and_comes_back(searcher: ShardedSearcher) -> None:
-    dying = searcher._calls.actors["shard-001"]
+    dying = actors_of(searcher)["shard-001"]
     ray.kill(dying, no_restart=False)
     hits = searcher.search("the cat", 5)
     assert set(hits.missing) <= {"shard-001"}

@@ -31,6 +31,7 @@ from flowvec.errors import (
 )
 from flowvec.sharded import ShardedSearcher, index_shards, verify_shards
 from tests.faults.bucket_server import Bucket, url_of
+from tests.inside import actors_of
 from tests.makers import WORDS
 
 TWO = RayWorkers(2, cpus=1)
@@ -226,7 +227,7 @@ def test_an_actor_that_dies_comes_back_from_the_cache(
         for name in objects:
             if not name.endswith(".json") or ".job." in name:
                 bucket.delete_one(f"copy/{name}")
-        ray.kill(searcher._calls.actors["shard-001"], no_restart=False)
+        ray.kill(actors_of(searcher)["shard-001"], no_restart=False)
         assert until(lambda: not searcher.search("the cat", 5).partial)
         assert searcher.rows() == 800
 

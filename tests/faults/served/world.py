@@ -56,10 +56,7 @@ class World:
             assert not encoder.query_prompt
             assert not encoder.document_prompt
             flat = encoder.encode(flat_texts)
-            tokens = [
-                [piece.id for piece in encoder._tokenizer.pieces(own[0], special=True)]
-                for own in texts
-            ]
+            tokens = encoder.tokenize([own[0] for own in texts]).ids
         with Reranker.load(RERANKER, provider="cpu") as reranker:
             pairs = [(own[0], text) for own in texts for text in own]
             scores = reranker.predict(pairs, activation="sigmoid")
