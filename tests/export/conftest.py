@@ -52,7 +52,7 @@ def traced_anew(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     monkeypatch.setattr(trace_memo, "FOLDER", tmp_path_factory.mktemp("traces"))
 
 
-def _byte_bpe(specials: list[str]) -> tokenizers.Tokenizer:
+def byte_bpe(specials: list[str]) -> tokenizers.Tokenizer:
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -85,12 +85,12 @@ def _word_piece(specials: list[str]) -> tokenizers.Tokenizer:
     return made
 
 
-_BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]"}
+BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]"}
 _ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>"}
-_TOKENIZERS: dict[str, tuple[Any, dict[str, str]]] = {
-    "bert": (_word_piece, _BERT),
-    "distilbert": (_word_piece, _BERT),
-    "roberta": (_byte_bpe, _ROBERTA),
+TOKENIZERS: dict[str, tuple[Any, dict[str, str]]] = {
+    "bert": (_word_piece, BERT),
+    "distilbert": (_word_piece, BERT),
+    "roberta": (byte_bpe, _ROBERTA),
     "xlm-roberta": (_unigram, _ROBERTA),
     "mpnet": (_word_piece, {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "[UNK]"}),
     "camembert": (_unigram, _ROBERTA),
@@ -99,7 +99,7 @@ _TOKENIZERS: dict[str, tuple[Any, dict[str, str]]] = {
 
 def make_checkpoint(folder: Path, architecture: str, **changes: Any) -> Path:
     """Write a random encoder with its tokenizer as a Hugging Face directory."""
-    train, names = _TOKENIZERS.get(architecture, _TOKENIZERS["bert"])
+    train, names = TOKENIZERS.get(architecture, TOKENIZERS["bert"])
     tokenizer = train(list(names.values()))
     cls, sep, pad = (tokenizer.token_to_id(names[n]) for n in ("cls", "sep", "pad"))
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -14,12 +14,12 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 from flowvec import Reranker
 from flowvec_export import export
 from tests.export.conftest import (
-    _BERT,
-    _TOKENIZERS,
+    BERT,
     CORPUS,
     HEADS,
     LAYERS,
     POSITIONS,
+    TOKENIZERS,
     WIDTH,
     make_texts,
 )
@@ -39,7 +39,7 @@ def make_cross_encoder(
 
     `model_input_names` are the tokenizer's; by default those of the architecture's own.
     """
-    train, names = _TOKENIZERS.get(architecture, (_TOKENIZERS["bert"][0], _BERT))
+    train, names = TOKENIZERS.get(architecture, (TOKENIZERS["bert"][0], BERT))
     tokenizer = train(list(names.values()))
     cls, sep, pad = (tokenizer.token_to_id(names[n]) for n in ("cls", "sep", "pad"))
     is_roberta = architecture in ("roberta", "xlm-roberta", "camembert", "mpnet")

@@ -14,7 +14,7 @@ import torch
 from tokenizers import AddedToken, processors
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
-from tests.export.conftest import _BERT, _TOKENIZERS, HEADS, LAYERS, POSITIONS, WIDTH
+from tests.export.conftest import BERT, HEADS, LAYERS, POSITIONS, TOKENIZERS, WIDTH
 
 DIM = 12
 MARKERS = {"query": "[Q] ", "document": "[D] "}
@@ -28,7 +28,7 @@ def make_encoder(
 
     The markers are added as PyLate adds them: tokens with a space, which are normalized.
     """
-    train, names = _TOKENIZERS.get(architecture, (_TOKENIZERS["bert"][0], _BERT))
+    train, names = TOKENIZERS.get(architecture, (TOKENIZERS["bert"][0], BERT))
     is_roberta = architecture in ("roberta", "xlm-roberta", "camembert", "mpnet")
     mask = "<mask>" if is_roberta else "[MASK]"
     tokenizer = train([*names.values(), mask])

@@ -11,7 +11,7 @@ import torch
 from tokenizers import processors
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-from tests.export.conftest import _BERT, _TOKENIZERS, HEADS, LAYERS, POSITIONS, WIDTH
+from tests.export.conftest import BERT, HEADS, LAYERS, POSITIONS, TOKENIZERS, WIDTH
 
 # Subtracted from the logits' bias, so that about a tenth of the vocabulary is active.
 _RARE = 2.0
@@ -19,7 +19,7 @@ _RARE = 2.0
 
 def make_masked_lm(folder: Path, architecture: str, *, seed: int = 0, **changes: Any) -> Path:
     """Write a random masked language model with its tokenizer as a Hugging Face directory."""
-    train, names = _TOKENIZERS.get(architecture, (_TOKENIZERS["bert"][0], _BERT))
+    train, names = TOKENIZERS.get(architecture, (TOKENIZERS["bert"][0], BERT))
     is_roberta = architecture in ("roberta", "xlm-roberta", "camembert", "mpnet")
     mask = "<mask>" if is_roberta else "[MASK]"
     tokenizer = train([*names.values(), mask])

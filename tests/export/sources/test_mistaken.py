@@ -10,7 +10,7 @@ import pytest
 
 from flowvec import Collection, ExportError
 from flowvec.cli.main import main
-from flowvec_export.sources.load import _checkpoint_of, read_any_source, read_source
+from flowvec_export.sources.load import read_any_source, read_source
 
 EXPECTED = "give a folder with config.json, tokenizer.json and model.safetensors, or with an ONNX"
 
@@ -18,7 +18,8 @@ EXPECTED = "give a folder with config.json, tokenizer.json and model.safetensors
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A copy of a sentence-transformers folder."""
-    return Path(shutil.copytree(_checkpoint_of("mini"), tmp_path / "checkpoint"))
+    shipped = Path(__file__).resolve().parents[3] / "models/mini/checkpoint"
+    return Path(shutil.copytree(shipped, tmp_path / "checkpoint"))
 
 
 def collection(folder: Path) -> None:

@@ -20,7 +20,7 @@ from flowvec_export.assembly.token_parity import _TEXTS, require_own_tokens
 from flowvec_export.sources import read_source
 from flowvec_export.sources.files import check_tokenizer, read_json
 from flowvec_export.sources.tokenizer_settings import read_with_settings
-from tests.export.conftest import _byte_bpe
+from tests.export.conftest import byte_bpe
 from tests.export.cross_encoders import as_optimum_exports, make_cross_encoder
 
 pytestmark = pytest.mark.parity
@@ -140,7 +140,7 @@ def test_special_tokens_are_added_though_tokenizer_json_has_them_as_words(tmp_pa
 def test_the_space_before_a_text_is_the_settings(
     tmp_path: Path, has: bool, says: bool | None
 ) -> None:
-    bpe = _byte_bpe(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    bpe = byte_bpe(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=has)
     bpe.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     settings = {"tokenizer_class": "RobertaTokenizer"}
