@@ -12,7 +12,7 @@ import torch
 from flowvec import Collection, Encoder
 from flowvec.engine.inner_output import BeforeTransform
 from flowvec.projection import space_frames
-from flowvec.projection.space import _batch
+from flowvec.projection.space import token_batch
 from flowvec_export import Flow, FlowShape, export
 from flowvec_export.transforms import Moments, SoftZCA, Transform, Whitening
 from tests.export.conftest import make_texts
@@ -73,7 +73,7 @@ def test_what_comes_before_it_is_what_the_model_gives_without_it(
         Collection.create(tmp_path / "notes", encoder=encoder) as notes,
     ):
         notes.add(range(len(TEXTS)), TEXTS)
-        before, after = BeforeTransform(encoder.bundle).run(*_batch(encoder, TEXTS))
+        before, after = BeforeTransform(encoder.bundle).run(*token_batch(encoder, TEXTS))
         np.testing.assert_allclose(before, plain[source], atol=2e-4)
         np.testing.assert_allclose(after, encoder.encode(TEXTS), atol=2e-4)
         *_, frame = space_frames(notes, encoder)

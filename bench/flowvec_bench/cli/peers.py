@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from flowvec_bench.peers.race import Race, Row
     from flowvec_bench.peers.registry import Forms
 
-__all__ = ["latency", "peers"]
+__all__ = ["latency", "peers", "race_lines"]
 
 _LONG_WORDS = 150
 _SHORT_WORDS = (4, 12)
@@ -139,7 +139,7 @@ def peers(
         result = race(
             racers, forms.paths, options_of(forms), drawn, folder, rounds=rounds, on_step=say
         )
-    for line in _race_lines(result):
+    for line in race_lines(result):
         typer.echo(line)
     record = about_race("peers", name or Path(model).name, forms, corpus, seed) | asdict(result)
     write_json(record, json_out)
@@ -197,7 +197,7 @@ def _race_kind(
         result = race_kind(
             kind, racers, forms.paths, options, drawn, folder, rounds=rounds, on_step=say
         )
-    for line in _race_lines(result):
+    for line in race_lines(result):
         typer.echo(line)
     shown = f"{name or Path(model).name}, {kind} encoder"
     record = about_race(kind, shown, forms, corpus, seed) | asdict(result)
@@ -241,7 +241,7 @@ def _race_rerankers(
         result = race_rerankers(
             racers, forms.paths, options_of(forms), pairs, folder, rounds=rounds, on_step=say
         )
-    for line in _race_lines(result, "pairs"):
+    for line in race_lines(result, "pairs"):
         typer.echo(line)
     shown = f"{name or Path(model).name}, cross-encoder"
     record = about_race("rerankers", shown, forms, corpus, seed) | asdict(result)
@@ -354,7 +354,8 @@ def _bundle(model: str) -> Iterator[tuple[Forms, Path]]:
         )
 
 
-def _race_lines(result: Race, unit: str = "texts") -> list[str]:
+def race_lines(result: Race, unit: str = "texts") -> list[str]:
+    """A table of each kind of texts, as lines to print."""
     from flowvec_bench.reports.peers import quality_names
     from flowvec_bench.reports.tables import format_table
 

@@ -13,7 +13,7 @@ from typing import Any
 from flowvec.errors import FlowvecError
 from flowvec_bench.workers.http_routes import ROUTES
 
-__all__ = ["WrkError", "has_wrk", "wrk_calls_per_second"]
+__all__ = ["WrkError", "has_wrk", "parsed_rate", "wrk_calls_per_second"]
 
 _SCRIPT = """\
 local bodies, place = {}, 0
@@ -67,10 +67,11 @@ def wrk_calls_per_second(
         capture_output=True,
         text=True,
     )  # fmt: skip
-    return _parsed(done.stdout, done.stderr)
+    return parsed_rate(done.stdout, done.stderr)
 
 
-def _parsed(printed: str, errors: str) -> float:
+def parsed_rate(printed: str, errors: str) -> float:
+    """Calls per second, from what wrk printed; WrkError if a call failed."""
     rate = re.search(r"^Requests/sec:\s*([\d.]+)", printed, re.MULTILINE)
     if rate is None:
         raise WrkError(f"wrk failed: {(errors or printed).strip()[-200:]}")

@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from flowvec_bench.peers.latency import Latency, LatencyRow
 from flowvec_bench.reports.parts import STYLE, machine_line, save_chart, version_lines, write_lines
 
-__all__ = ["cells", "level_name", "write_latency_report"]
+__all__ = ["COLOURS", "LINES", "cells", "level_name", "write_latency_report"]
 
-_LINES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1, 2)))
+LINES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1, 2)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
 
 
 def level_name(load: str, level: float) -> str:
@@ -120,9 +120,9 @@ def _draw(result: Latency, path: Path) -> None:
 
 def _lines(left: Axes, right: Axes, rows: Sequence[LatencyRow], series: int) -> None:
     style: dict[str, Any] = {
-        "color": _COLOURS[series % len(_COLOURS)],
+        "color": COLOURS[series % len(COLOURS)],
         "marker": _MARKERS[series % len(_MARKERS)],
-        "linestyle": _LINES[series // len(_COLOURS) % len(_LINES)],
+        "linestyle": LINES[series // len(COLOURS) % len(LINES)],
         "markersize": 4,
     }
     levels = [row.level for row in rows]

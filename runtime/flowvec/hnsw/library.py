@@ -18,14 +18,14 @@ import numpy.typing as npt
 
 from flowvec.errors import FlowvecError, MissingDependencyError
 
-__all__ = ["LIBRARY", "GraphFileError", "HnswError", "address", "check", "library"]
+__all__ = ["LIBRARY", "SIGNATURES", "GraphFileError", "HnswError", "address", "check", "library"]
 
 # The name says nothing of a Python version, since the library does not use Python.
 LIBRARY = {"win32": "_hnsw.dll", "darwin": "_hnsw.dylib"}.get(sys.platform, "_hnsw.so")
 _VERSION = 3  # of the interface in native/hnsw.cpp
 _BAD_ARGUMENT, _BAD_FILE, _SYSTEM, _NO_MEMORY = 1, 2, 3, 4
 
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
+SIGNATURES: dict[str, tuple[Any, ...]] = {
     "create": (c_size_t, c_int, c_size_t, c_size_t, c_size_t, c_size_t, c_int, c_void_p),
     "load": (c_char_p, c_size_t, c_int, c_size_t, c_size_t, c_int, c_void_p),
     "save": (c_void_p, c_char_p),
@@ -69,7 +69,7 @@ def library() -> ctypes.CDLL:
         raise MissingDependencyError(f"cannot load {path}: {error}. {_advice()}") from None
     if version != _VERSION:
         raise MissingDependencyError(f"{path} is of another version of flowvec. {_advice()}")
-    for name, types in _SIGNATURES.items():
+    for name, types in SIGNATURES.items():
         function = getattr(lib, f"flowvec_hnsw_{name}")
         function.argtypes, function.restype = types, c_int
     lib.flowvec_hnsw_free.argtypes, lib.flowvec_hnsw_free.restype = (c_void_p,), None

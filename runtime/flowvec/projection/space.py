@@ -18,7 +18,7 @@ from flowvec.errors import InputValueError
 from flowvec.projection.isotropy import Evenness, evenness_of
 from flowvec.projection.principal import principal_axes
 
-__all__ = ["Space", "SpaceFrame", "space_frames"]
+__all__ = ["Space", "SpaceFrame", "space_frames", "token_batch"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -116,7 +116,7 @@ def space_frames(
     pairs = list[tuple[Floats, Floats]]()
     for start in range(0, len(texts), _BATCH):
         yield SpaceFrame("embedding", start / len(texts))
-        pairs.append(model.run(*_batch(encoder, texts[start : start + _BATCH])))
+        pairs.append(model.run(*token_batch(encoder, texts[start : start + _BATCH])))
     before, after_ = (np.concatenate(part) for part in zip(*pairs, strict=True))
     if encoder.bundle.manifest.normalised:
         before = normalize(before)
@@ -133,7 +133,7 @@ def _before_transform(encoder: Encoder) -> BeforeTransform | None:
         return None
 
 
-def _batch(
+def token_batch(
     encoder: Encoder, texts: Sequence[str]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Token ids and mask of texts with the documents' prompt, int64 (batch, sequence)."""

@@ -26,7 +26,7 @@ from flowvec.server.running import Server
 from flowvec.server.settings import Settings
 from flowvec.server.sparse_models import own_sparse
 
-__all__ = ["ServeOptions", "serve"]
+__all__ = ["ServeOptions", "application", "demo_collection", "opened_collections", "serve"]
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def serve(options: ServeOptions, settings: Settings) -> None:
     with ExitStack() as stack:
         # It opens first and closes last, so that probes see the start and the end too.
         probes = _health_port(options, stack)
-        app = _application(options, settings, stack)
+        app = application(options, settings, stack)
         for model in app.served.queues:
             model.warm_up()
         if probes is not None:
@@ -134,7 +134,7 @@ def _health_port(options: ServeOptions, stack: ExitStack) -> HealthPort | None:
     return probes
 
 
-def _application(options: ServeOptions, settings: Settings, stack: ExitStack) -> App:
+def application(options: ServeOptions, settings: Settings, stack: ExitStack) -> App:
     """Load what is to be served, and make its application."""
     names = list(options.models)
     if options.is_demo and _DEMO_MODEL not in names:
@@ -145,11 +145,11 @@ def _application(options: ServeOptions, settings: Settings, stack: ExitStack) ->
         name = min(twice)
         raise InputValueError(f"two models are called {name!r}: give one as NAME=MODEL")
     encoders = {n: model for n, model in models.items() if isinstance(model, Encoder)}
-    collections = _opened(options.collections, encoders, stack)
+    collections = opened_collections(options.collections, encoders, stack)
     if options.is_demo:
         if "demo" in collections:
             raise InputValueError("--demo is the name of its collection: name yours otherwise")
-        collections["demo"] = _demo_collection(encoders[_DEMO_MODEL], stack)
+        collections["demo"] = demo_collection(encoders[_DEMO_MODEL], stack)
     sources = dict(map(_split, [*names, *options.rerankers]))
 
     def load(name: str) -> LoadedModel:
@@ -168,7 +168,7 @@ def _application(options: ServeOptions, settings: Settings, stack: ExitStack) ->
     return app
 
 
-def _demo_collection(encoder: Encoder, stack: ExitStack) -> Collection:
+def demo_collection(encoder: Encoder, stack: ExitStack) -> Collection:
     """The passages of `flowvec demo`, in a temporary folder."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="flowvec-demo-"))
     collection = stack.enter_context(Collection.create(Path(folder) / "demo", encoder=encoder))
@@ -204,7 +204,7 @@ def _loaded(
     return models
 
 
-def _opened(
+def opened_collections(
     given: Sequence[str], models: dict[str, Encoder], stack: ExitStack
 ) -> dict[str, Collection]:
     """Collections by name, each with the model that made its vectors.

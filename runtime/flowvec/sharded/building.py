@@ -41,7 +41,7 @@ from flowvec.sparse.encoder import SparseEncoder
 from flowvec.texts.sources import STDIN
 from flowvec.texts.urls import from_anywhere, is_url, shown
 
-__all__ = ["index_shards"]
+__all__ = ["TaskModel", "build_shard", "index_shards"]
 
 Model = TypeVar("Model", Encoder, SparseEncoder)
 
@@ -104,8 +104,8 @@ def index_shards(
     place = place_of(out)
     paths = _inputs_of(inputs, options.get("input_format"), place, (encoder, sparse_encoder))
     cpus = cpus_of(ray, workers, min(shards, workers.workers))
-    dense = _LoadedModel.like(encoder, cpus)
-    sparse = None if sparse_encoder is None else _LoadedModel.like(sparse_encoder, cpus)
+    dense = TaskModel.like(encoder, cpus)
+    sparse = None if sparse_encoder is None else TaskModel.like(sparse_encoder, cpus)
     resume = bool(options.get("resume", True))
     with ExitStack() as stack:
         holder = None
@@ -122,7 +122,7 @@ def index_shards(
             manifest = claim_manifest(
                 place, shards, encoder, sparse_encoder, full_text, resume=resume
             )
-        task = ray.remote(_build).options(num_cpus=cpus, num_gpus=workers.gpus, max_retries=3)
+        task = ray.remote(build_shard).options(num_cpus=cpus, num_gpus=workers.gpus, max_retries=3)
         waiting = [
             task.remote(dense, sparse, manifest, paths, place, number, options, holder)
             for number in range(shards)
@@ -158,7 +158,7 @@ def _inputs_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _LoadedModel:
+class TaskModel:
     """How a task loads a model: on the engine on which the caller has it."""
 
     bundle: str
@@ -168,22 +168,24 @@ class _LoadedModel:
     streams: int | None
 
     @classmethod
-    def like(cls, encoder: Encoder | SparseEncoder, cpus: float) -> _LoadedModel:
+    def like(cls, encoder: Encoder | SparseEncoder, cpus: float) -> TaskModel:
+        """A model on the engine of the caller's, with a stream for each of a task's cores."""
         engine = encoder.engine
         streams = max(1, int(cpus)) if engine.device == "cpu" else None
         handle = encoder.bundle.handle
         return cls(handle, engine.provider, engine.compute, encoder.max_batch_tokens, streams)
 
     def load(self, kind: type[Model]) -> Model:
+        """Load it in this process."""
         return kind.load(
             self.bundle, provider=self.provider, compute=cast(Any, self.compute),
             max_batch_tokens=self.max_batch_tokens, streams=self.streams,
         )  # fmt: skip
 
 
-def _build(
-    dense: _LoadedModel,
-    sparse: _LoadedModel | None,
+def build_shard(
+    dense: TaskModel,
+    sparse: TaskModel | None,
     manifest: ShardsManifest,
     inputs: list[str],
     place: str,

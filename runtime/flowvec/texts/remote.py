@@ -21,7 +21,7 @@ from flowvec.errors import FlowvecError, InputValueError, MissingDependencyError
 from flowvec.texts.compression import is_hidden
 from flowvec.texts.urls import name_of, shown, without_secrets
 
-__all__ = ["RemoteFile", "open_remote", "remote_files", "state_of"]
+__all__ = ["RemoteFile", "glob_pattern", "open_remote", "remote_files", "state_of"]
 
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -69,7 +69,7 @@ def remote_files(url: str) -> list[RemoteFile]:
         if magic is None:
             names = [name for name in below if not is_hidden(PurePosixPath(name).parts)]
         else:
-            pattern = _pattern(base[len(folder) + 1 :])
+            pattern = glob_pattern(base[len(folder) + 1 :])
             names = [name for name in below if pattern.fullmatch(name)]
         jobs = _jobs_of(system, below)
     others = [name for name in names if jobs.isdisjoint(PurePosixPath(name).parents)]
@@ -201,7 +201,7 @@ def _located(url: str) -> tuple[Any, str]:
     return system, path
 
 
-def _pattern(glob: str) -> re.Pattern[str]:
+def glob_pattern(glob: str) -> re.Pattern[str]:
     """A glob below a folder, as a regular expression."""
     words = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
     parts = re.split(r"(\*\*/|\*|\?|\[[^]/]+\])", glob)

@@ -21,7 +21,7 @@ from flowvec_bench.http.contestants import Loads, Served
 from flowvec_bench.http.figures import BESIDE, LoadPlan
 from flowvec_bench.http.lineup import load_generator, target_of
 from flowvec_bench.http.measure import measure_http
-from flowvec_bench.http.wrk import WrkError, _parsed
+from flowvec_bench.http.wrk import WrkError, parsed_rate
 from flowvec_bench.peers.runner import Runner
 from flowvec_bench.workers.load import arrivals
 from tests.runtime.server.conftest import Running, running
@@ -163,11 +163,11 @@ def test_the_first_server_must_answer(tiny: Encoder, client: Runner, tmp_path: P
 
 def test_what_wrk_prints_is_understood() -> None:
     printed = "Running 3s test\n  421 requests in 3.00s, 1.5MB read\n{}Requests/sec:    140.25\n"
-    assert _parsed(printed.format(""), "") == 140.25
+    assert parsed_rate(printed.format(""), "") == 140.25
     with pytest.raises(WrkError, match="7 answers"):
-        _parsed(printed.format("  Non-2xx or 3xx responses: 7\n"), "")
+        parsed_rate(printed.format("  Non-2xx or 3xx responses: 7\n"), "")
     with pytest.raises(WrkError, match="unable to connect"):
-        _parsed("", "unable to connect")
+        parsed_rate("", "unable to connect")
 
 
 def test_the_command_measures_a_bundle_and_a_running_server(

@@ -19,7 +19,7 @@ import transformers
 from flowvec import InputValueError
 from flowvec.bundle.manifest import VARIANTS
 from flowvec.demo import load_passages
-from flowvec_bench.cli.peers import _race_lines
+from flowvec_bench.cli.peers import race_lines
 from flowvec_bench.machine import describe_machine
 from flowvec_bench.peers import model_forms as forms_module
 from flowvec_bench.peers.kinds import (
@@ -140,7 +140,7 @@ def test_8_bits_count_by_their_ranking_and_others_by_their_vectors(
     assert (row.void, row.remark) == (void, remark)
     first = replace(_row(1.0, None, is_rounded=False), name="the first")
     race = Race({"long": 1}, 1, [first, row])
-    (line,) = [line for line in "\n".join(_race_lines(race)).splitlines() if "a peer" in line]
+    (line,) = [line for line in "\n".join(race_lines(race)).splitlines() if "a peer" in line]
     assert remark in line
     assert remark or "8 bits" not in line
     machine = asdict(describe_machine())

@@ -135,4 +135,4 @@ def test_a_wrong_argument_is_one_line(flowvec, arguments: list[str], part: str) 
 
 
 def test_lines_keep_apart_more_peers_than_colours() -> None:
-    assert len(latency_report._COLOURS) * len(latency_report._LINES) > len({**FLOWVEC, **PEERS})
+    assert len(latency_report.COLOURS) * len(latency_report.LINES) > len({**FLOWVEC, **PEERS})

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flowvec import Collection, Encoder, InputTypeError, InputValueError, Reranker
+from tests.inside import access_of
 from tests.runtime.server.conftest import running, texts
 
 pytest.importorskip("msgspec", reason="needs the extra [serve]")
@@ -188,7 +189,7 @@ def test_a_change_that_waits_for_another_writer_gets_503(http: Any, folder: Path
     began, ends = threading.Event(), threading.Event()
 
     def write() -> None:
-        with Collection.open(folder / "plain") as other, other._access.writing():
+        with Collection.open(folder / "plain") as other, access_of(other).writing():
             began.set()
             ends.wait(60)
 
@@ -259,16 +260,16 @@ def test_the_command_opens_each_collection_with_its_model(
 ) -> None:
     from contextlib import ExitStack
 
-    from flowvec.server.command import _opened
+    from flowvec.server.command import opened_collections
 
     made = folder / "made"
     with ExitStack() as stack:
         given = [f"n={folder / 'notes'}", str(made), str(folder / "plain-too")]
         Collection.create(folder / "plain-too", dim=2).close()
-        opened = _opened(given, {"tiny": tiny, "mini": mini}, stack)
+        opened = opened_collections(given, {"tiny": tiny, "mini": mini}, stack)
         encoders = {name: collection.encoder for name, collection in opened.items()}
         assert encoders == {"n": mini, "made": tiny, "plain-too": None}
         with pytest.raises(InputValueError, match="serve it too"):
-            _opened([str(folder / "notes")], {"tiny": tiny}, stack)
+            opened_collections([str(folder / "notes")], {"tiny": tiny}, stack)
         with pytest.raises(InputValueError, match="two collections"):
-            _opened([str(made), str(made)], {"tiny": tiny}, stack)
+            opened_collections([str(made), str(made)], {"tiny": tiny}, stack)

@@ -22,7 +22,7 @@ pytest.importorskip("msgspec", reason="needs the extra [serve]")
 
 from flowvec.server import Settings, create_app
 from flowvec.server.answer import StageTimes
-from flowvec.server.command import ServeOptions, _application
+from flowvec.server.command import ServeOptions, application
 from flowvec.server.model_queue import Outcome
 
 NOTES = texts(60, seed=5)
@@ -534,7 +534,7 @@ def test_the_command_finds_the_model_of_sparse_vectors(
                 key_file=None, allow_hosts=[], is_insecure=False, is_demo=False,
                 engine={"provider": "cpu", "streams": 1},
             )  # fmt: skip
-            app = _application(options, Settings(), stack)
+            app = application(options, Settings(), stack)
             stack.callback(lambda app: asyncio.run(app.close()), app)
             sparse = app.served.collections["notes"].sparse
             assert (sparse and sparse.name) == ("words" if models else None)

@@ -11,7 +11,7 @@ import pytest
 from flowvec import Encoder
 from flowvec.errors import BulkError
 from flowvec.object_store import Lease, open_store
-from flowvec.sharded.building import _build, _LoadedModel
+from flowvec.sharded.building import TaskModel, build_shard
 from flowvec.sharded.manifest import LEASE, ShardsManifest
 from tests.makers import texts_of, write_jsonl
 
@@ -24,8 +24,8 @@ def test_a_shard_that_is_stored_is_not_made_again(tmp_path: Path, tiny: Encoder)
 
     def build(manifest: ShardsManifest, **options: Any) -> tuple[int, int]:
         with Lease(store, LEASE) as lease:
-            done = _build(
-                _LoadedModel.like(tiny, 1), None, manifest, [str(rows)], store.url, 0,
+            done = build_shard(
+                TaskModel.like(tiny, 1), None, manifest, [str(rows)], store.url, 0,
                 {"rows_per_shard": 10, **options}, lease.holder,
             )  # fmt: skip
         return done["rows"], done["encoded"]

@@ -16,7 +16,7 @@ from flowvec import Encoder
 from flowvec.bulk import encode_files
 from flowvec.errors import BulkError, InputValueError
 from flowvec.texts.inventory import survey_inputs
-from flowvec.texts.remote import _pattern, remote_files
+from flowvec.texts.remote import glob_pattern, remote_files
 from flowvec.texts.sources import Source, find_sources
 from flowvec.texts.urls import from_anywhere, is_url, name_of, shown
 
@@ -133,7 +133,7 @@ def test_globs_are_those_of_the_file_system(tmp_path: Path, pattern: str, name: 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("x")
     local = {PurePosixPath(p.relative_to(tmp_path)) for p in tmp_path.glob(pattern) if p.is_file()}
-    assert (PurePosixPath(name) in local) == bool(_pattern(pattern).fullmatch(name))
+    assert (PurePosixPath(name) in local) == bool(glob_pattern(pattern).fullmatch(name))
 
 
 def test_workers_are_given_urls_as_they_are(tmp_path: Path, monkeypatch) -> None:

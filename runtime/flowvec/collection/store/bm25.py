@@ -24,7 +24,7 @@ from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.sqlite import Database
 from flowvec.errors import CorruptCollectionError
 
-__all__ = ["Bm25", "WordStatistics"]
+__all__ = ["Bm25", "WordStatistics", "numbers_in"]
 
 # Those of SQLite's bm25().
 _K1, _B = 1.2, 0.75
@@ -170,7 +170,7 @@ class Bm25:
             blocks = self._database.connection.execute(
                 "SELECT block FROM words_data WHERE id = ?", (_AVERAGES,)
             ).fetchall()
-        rows, tokens = (*_numbers(blocks[0][0] if blocks else b""), 0, 0)[:2]
+        rows, tokens = (*numbers_in(blocks[0][0] if blocks else b""), 0, 0)[:2]
         return rows, tokens
 
     def best(
@@ -243,11 +243,11 @@ class Bm25:
 
 @lru_cache(1 << 12)
 def _size(blob: bytes) -> int:
-    numbers = _numbers(blob)
+    numbers = numbers_in(blob)
     return numbers[0] if numbers else 0
 
 
-def _numbers(blob: bytes) -> list[int]:
+def numbers_in(blob: bytes) -> list[int]:
     """Integers in SQLite's format of variable length: 7 bits of each byte, and the last below 128.
 
     Raises:

@@ -13,8 +13,7 @@ import pytest
 
 from flowvec import Collection, CorruptCollectionError
 from flowvec.collection.hybrid import query_terms
-from flowvec.collection.store import bm25
-from flowvec.collection.store.bm25 import Bm25, WordStatistics
+from flowvec.collection.store.bm25 import Bm25, WordStatistics, numbers_in
 from flowvec.collection.store.filters import compile_filter
 from flowvec.collection.store.store import Store
 from tests.inside import store_of
@@ -86,6 +85,6 @@ def test_statistics_count_rows_tokens_and_rows_with_each_term(tmp_path: Path) ->
 
 
 def test_a_number_that_is_cut_off_is_damage() -> None:
-    assert bm25._numbers(b"\x05\x81\x00\x7f") == [5, 128, 127]
+    assert numbers_in(b"\x05\x81\x00\x7f") == [5, 128, 127]
     with pytest.raises(CorruptCollectionError, match="cut off"):
-        bm25._numbers(b"\x05\x81")
+        numbers_in(b"\x05\x81")
