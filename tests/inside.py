@@ -1,4 +1,4 @@
-"""The inner parts of open objects: the only place in tests that knows their private names.
+"""The inner parts of open objects: one place knows the private names that several tests need.
 
 A test that can see what it promises in results, `info()`, `verify()`, files or log lines does not
 need this module.

@@ -11,7 +11,7 @@ import inspect
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,9 @@ def collection(tmp_path: Path, tiny: Encoder) -> Iterator[Collection]:
         yield made
 
 
-@contextmanager
-def held_searches(collection: Collection) -> Iterator[None]:
+def held_searches(collection: Collection) -> AbstractContextManager[None]:
     """No search of the collection ends during the block."""
-    with index_lock_of(collection).writing():
-        yield
+    return index_lock_of(collection).writing()
 
 
 @contextmanager

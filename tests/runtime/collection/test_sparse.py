@@ -154,15 +154,13 @@ def test_old_states_do_not_hold_much_memory(tmp_path: Path, monkeypatch) -> None
         for i in range(0, 40, 2):
             c.add_vectors([i, i + 1], _dense(2), sparse=_sparse({1: 1.0, 2: 1.0}, {3: 1.0}))
             c.search_sparse(_sparse({1: 1.0}))
-        index = sparse_index_of(c)
-        states = index._states
+        states = sparse_index_of(c)._states
         assert len(states) == sparse_index._KEPT_STATES
         monkeypatch.setattr(sparse_index, "_MOST_BESIDES", 0)
         for i in range(4):
             c.delete([i])  # which moves no row
             c.search_sparse(_sparse({1: 1.0}))
-            newest = index._newest
-            assert newest is not None
+            newest = states[max(states)]
             assert all(state.besides(newest) == 0 for state in states.values())
         assert len(states) > 1
 

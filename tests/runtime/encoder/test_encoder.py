@@ -38,7 +38,6 @@ from flowvec.engine.providers import CPU, OPENVINO, PROVIDERS
 from flowvec.engine.selection import available_providers
 from flowvec.texts.window import WINDOW
 from tests.drawing import examples
-from tests.inside import pipeline_of
 from tests.runtime.encoder.conftest import texts
 
 # --- shapes and order -----------------------------------------------------------------------------
@@ -674,7 +673,7 @@ def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.Monk
     """glibc keeps memory for each thread it has seen, so calls must reuse their threads."""
     with Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder:
         seen: set[int] = set()
-        prepare = pipeline_of(encoder)._prepare
+        prepare = encoder._pipeline._prepare
 
         def watched(*args: Any) -> Any:
             seen.add(threading.get_native_id())
