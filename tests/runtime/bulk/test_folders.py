@@ -163,7 +163,7 @@ def test_a_folder_of_a_newer_format_is_refused(earlier: Path) -> None:
     before = {path.name: path.read_bytes() for path in (earlier / "begun").iterdir()}
     with (
         Encoder.load(FORMATS / "bundle-v1", provider="cpu") as encoder,
-        pytest.raises(BulkError, match=r"_manifest\.json was written by another version"),
+        pytest.raises(BulkError, match=r"_manifest\.json .*version"),
     ):
         encode_files(encoder, "in.jsonl", earlier / "begun", **OPTIONS)
     after = {path.name: path.read_bytes() for path in (earlier / "begun").iterdir()}
@@ -330,7 +330,7 @@ def test_one_file_is_replaced_only_without_resume(
     encode_files(tiny, tmp_path / "in.txt", tmp_path / name)
     before = (tmp_path / name).read_bytes()
     (tmp_path / "in.txt").write_text("a cat\n")
-    with pytest.raises(BulkError, match="exists; name another file, or give --restart"):
+    with pytest.raises(BulkError, match=f"{name} exists.*--restart"):
         encode_files(tiny, tmp_path / "in.txt", tmp_path / name)
     assert (tmp_path / name).read_bytes() == before
     encode_files(tiny, tmp_path / "in.txt", tmp_path / name, resume=False)
