@@ -77,6 +77,6 @@ def test_a_message_about_torch_says_how_to_do_without_cuda() -> None:
         "from flowvec.optional import require; require('it', 'cpu,export', 'torch', 'onnx')"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
-    assert "it needs torch, onnx: python -m pip install" in run.stderr
+    assert "it needs torch, onnx: " in run.stderr
     assert "CPU wheels" in run.stderr
     assert "docs/install.md#torch" in run.stderr

@@ -230,7 +230,7 @@ def test_an_engine_with_wrong_vectors_is_refused_with_its_figures(tiny_dir: Path
         Encoder.load(tiny_dir, provider="cpu", compute="float32")
     said = str(caught.value)
     assert isinstance(caught.value, EngineNotProvedError)
-    assert "CPUExecutionProvider in float32 is not proved on this machine" in said
+    assert "CPUExecutionProvider in float32" in said
     assert "cosine of -1.00000" in said
     assert "at least 0.99999" in said
     assert "onnxruntime " in said
