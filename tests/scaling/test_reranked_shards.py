@@ -232,7 +232,7 @@ def test_a_vector_without_a_text_cannot_be_reranked(
     whole: Collection, searcher: ShardedSearcher, reranker: Reranker
 ) -> None:
     for place in (whole, searcher):
-        with pytest.raises(InputValueError, match="a reranker cannot read a vector"):
+        with pytest.raises(InputValueError, match=r"reranker .*read a vector"):
             place.search(queries()[0], rerank=reranker)
 
 
