@@ -38,11 +38,7 @@ TWO = RayWorkers(2, cpus=1)
 OPTIONS: dict[str, Any] = {"id_field": "id", "keep": ["n"], "rows_per_shard": 100}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture

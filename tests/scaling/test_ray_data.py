@@ -21,12 +21,7 @@ from flowvec.integrations.ray import EmbedTexts
 from tests.docs.pages import DOCS
 from tests.makers import texts_of
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def test_a_dataset_gets_the_vectors_of_encode(tiny: Encoder) -> None:
