@@ -116,8 +116,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _no_tuning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests use an empty cache, so that a developer's tuned settings do not decide the engine."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # all workers share it: an engine is compared once
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLOWVEC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("FLOWVEC_CACHE", str(folder / "cache"))
         # No test reaches the Internet: a name that is no path would be looked up on the hub.
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield

@@ -54,14 +54,20 @@ def remembering(trace: Callable[..., onnx.ModelProto]) -> Callable[..., onnx.Mod
         key = _key(model, (*arguments, sorted(options.items())))
         if key is None:
             return trace(model, *arguments, **options)
-        kept = FOLDER / key
-        if not kept.exists():
-            partial = FOLDER / f"{key}.{os.getpid()}"
-            partial.write_bytes(trace(model, *arguments, **options).SerializeToString())
-            partial.replace(kept)  # atomically, because other workers read it
-        return onnx.ModelProto.FromString(kept.read_bytes())
+        made = remembered(key, lambda: trace(model, *arguments, **options).SerializeToString())
+        return onnx.ModelProto.FromString(made)
 
     return traced
+
+
+def remembered(key: str, make: Callable[[], bytes]) -> bytes:
+    """What `make` returns, which is called once for a key in all workers."""
+    kept = FOLDER / key
+    if not kept.exists():
+        partial = FOLDER / f"{key}.{os.getpid()}"
+        partial.write_bytes(make())
+        partial.replace(kept)  # atomically, because other workers read it
+    return kept.read_bytes()
 
 
 def _key(model: Any, arguments: tuple[Any, ...]) -> str | None:

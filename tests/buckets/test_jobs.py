@@ -116,14 +116,14 @@ def test_another_job_on_the_prefix_is_refused(
 ) -> None:
     encode_files(tiny, rows, url, **OPTIONS)
     before = bucket.objects(prefix)
-    with pytest.raises(BulkError, match=r"another job: options\.precision was"):
+    with pytest.raises(BulkError, match=r"another job: .*precision"):
         encode_files(tiny, rows, url, precision="float16", **OPTIONS)
     assert bucket.objects(prefix) == before
     done = encode_files(tiny, rows, url, precision="float16", resume=False, **OPTIONS)
     assert (done.shards_before, done.complete) == (0, True)
     assert len(bucket.objects(prefix)) == len(before)
     bucket.put(f"{prefix}-other/notes.txt", b"x")
-    with pytest.raises(BulkError, match=r"-other holds other files \(notes.txt\)"):
+    with pytest.raises(BulkError, match=r"-other .*\(notes\.txt\)"):
         encode_files(tiny, rows, url.replace(prefix, f"{prefix}-other"), **OPTIONS)
     assert bucket.objects(f"{prefix}-other") == {"notes.txt": b"x"}
 
@@ -216,7 +216,7 @@ def test_a_worker_writes_only_for_the_process_that_has_the_lease(
     assert isinstance(worker, BucketFolder)
     with worker.lent(holding.holder) as upload:
         (worker.path / record.file).write_bytes(b"abc")
-        with pytest.raises(BulkError, match="was taken over by another process"):
+        with pytest.raises(BulkError, match="was taken over"):
             upload(record)  # nobody has it
         with holding.locked():
             upload(record)
@@ -254,7 +254,7 @@ def test_a_run_that_was_paused_leaves_nothing(
         return put(store, name, content, **condition)
 
     monkeypatch.setattr(S3Store, "_put", put_late)
-    with pytest.raises(BulkError, match="may have been taken over by another process"):
+    with pytest.raises(BulkError, match="may have been taken over"):
         encode_files(tiny, rows, url, out_format="npy", **OPTIONS)
     encode_files(tiny, rows, tmp_path / "local", out_format="npy", **OPTIONS)
     assert bucket.objects(prefix) == contents(tmp_path / "local")

@@ -246,7 +246,7 @@ def test_errors_have_no_secret(
         done = flowvec("encode", "mini", url, "--out", "out", "--restart")
         said += done.stdout + done.stderr
     files.fails_after = None
-    assert "is damaged or cannot be read: ClientResponseError" in said
+    assert "ClientResponseError" in said
     assert "hush" not in said
     for out in (
         "s3://key:hush@bucket/out",

@@ -281,7 +281,7 @@ def test_a_url_that_cannot_be_opened_is_named(url: str, error: type, message: st
 
 
 def test_a_bucket_that_is_not_there_is_named(server: str) -> None:
-    with pytest.raises(BulkError, match=r"cannot write s3://nobody/x/a: .*bucket"):
+    with pytest.raises(BulkError, match=r"s3://nobody/x/a: .*bucket"):
         open_store(url_of(server, "x").replace("s3://bucket/", "s3://nobody/")).write("a", b"")
 
 
@@ -292,5 +292,5 @@ def test_no_credentials_are_named(
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with pytest.raises(BulkError, match=r"access is refused .*credentials"):
+    with pytest.raises(BulkError, match=r"refused .*credentials"):
         open_store(url_of(server, prefix)).read("a")

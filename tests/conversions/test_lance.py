@@ -67,7 +67,7 @@ def test_a_damaged_source_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     source = write_job(tmp_path / "job", unit_vectors(300, 4), [f"k{i}" for i in range(300)])
     part = source / "part-000002.npy"
     part.write_bytes(part.read_bytes()[:-1] + b"x")
-    with pytest.raises(ConvertError, match=r"^(?!cannot write).*part-000002\.npy"):
+    with pytest.raises(ConvertError, match=r"^(?!cannot).*part-000002\."):
         convert(source, tmp_path / "v.lance", "lance")
     assert [path.name for path in tmp_path.iterdir()] == ["job"]
 

@@ -188,7 +188,7 @@ def test_the_first_and_the_last_time_are_loaded_and_others_refused(
     database.load(tmp_path)
     for number, is_bad in ((first - 1, kind != "timestamp[ns]"), (last + 1, last < 2**63 - 1)):
         if is_bad:
-            with pytest.raises(BadValueError, match="is not a time that PostgreSQL has"):
+            with pytest.raises(BadValueError, match="time that PostgreSQL has"):
                 column.fields(pa.array([0, number], whole).cast(types[kind]))
 
 
@@ -243,18 +243,16 @@ def test_what_postgresql_cannot_store_is_refused(
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     rows = vectors(3, 4)
     rows[1, 2] = np.nan
-    with pytest.raises(
-        ConvertError, match="`vector` of the id 'b' has a number that is not finite"
-    ):
+    with pytest.raises(ConvertError, match=r"`vector` .*'b' .*not finite"):
         convert(write_job(tmp_path / "job", rows, ["a", "b", "c"]), tmp_path / "out", "pgvector")
-    with pytest.raises(ConvertError, match="at most 16000 numbers, not 16001"):
+    with pytest.raises(ConvertError, match="16000 numbers, not 16001"):
         convert(write_job(tmp_path / "l", vectors(1, 16001), ["a"]), tmp_path / "out", "pgvector")
 
 
 @pytest.mark.parametrize("name", ["xmin", "n" * 64])
 def test_fields_that_postgresql_has_no_columns_for_are_refused(tmp_path: Path, name: str) -> None:
     job = write_job(tmp_path / "job", vectors(1, 4), ["a"], {name: [1]}, out_format="parquet")
-    with pytest.raises(ConvertError, match=f"the field '{name}' is refused: PostgreSQL"):
+    with pytest.raises(ConvertError, match=f"'{name}' is refused: Post"):
         convert(job, tmp_path / "out", "pgvector")
 
 
@@ -322,6 +320,6 @@ def test_more_weights_than_a_sparsevec_holds_are_refused(tmp_path: Path) -> None
     with Collection.create(tmp_path / "c", dim=2) as collection:
         row = dict.fromkeys(range(16001), 1.0)
         collection.add_vectors(["a", "b"], np.eye(2), sparse=sparse_of([{}, row], 20_000))
-    with pytest.raises(ConvertError, match="`sparse` of the id 'b' has 16001 weights"):
+    with pytest.raises(ConvertError, match=r"`sparse` .*'b' has 16001"):
         convert(tmp_path / "c", tmp_path / "out", "pgvector")
     assert not (tmp_path / "out").exists()

@@ -152,7 +152,7 @@ def test_a_collection_of_that_name_is_refused_or_replaced(tmp_path: Path) -> Non
     other = write_job(tmp_path / "other", unit_vectors(3, 4), list("xyz"))
     target = tmp_path / "q"
     convert(first, target, "qdrant", collection="notes")
-    with pytest.raises(ConvertError, match=r"the collection 'notes' of .* exists: name another"):
+    with pytest.raises(ConvertError, match=r"'notes' of .* exists"):
         convert(other, target, "qdrant", collection="notes")
     convert(other, target, "qdrant", collection="notes-2")
     convert(other, target, "qdrant", collection="notes", overwrite=True)
@@ -169,7 +169,7 @@ def test_a_collection_of_that_name_is_refused_or_replaced(tmp_path: Path) -> Non
         with pytest.raises(ConvertError, match=r"q: another program has it open"):
             convert(first, target, "qdrant", collection="new")
     for name in ("own", "alias"):
-        with pytest.raises(ConvertError, match="was not made by `flowvec convert`, so it is not"):
+        with pytest.raises(ConvertError, match="not made by `flowvec convert`"):
             convert(first, target, "qdrant", collection=name, overwrite=True)
     with opened(target) as client:
         assert names_of(client) == before
@@ -198,11 +198,11 @@ def test_wrong_vectors_targets_and_names_are_refused(tmp_path: Path) -> None:
     rows = vectors(3, 4)
     rows[1, 2] = np.inf
     source = write_job(tmp_path / "job", rows, list("abc"))
-    with pytest.raises(ConvertError, match="`vector` of the id 'b' has a number that is not fin"):
+    with pytest.raises(ConvertError, match=r"`vector` .*'b' .*not finite"):
         convert(source, tmp_path / "q", "qdrant")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
-    with pytest.raises(ConvertError, match="full is not a folder of qdrant-client's local mode"):
+    with pytest.raises(ConvertError, match=r"full is not .*local mode"):
         convert(source, tmp_path / "full", "qdrant")
     with pytest.raises(ConvertError, match="the input"):
         convert(source, tmp_path / "job" / "q", "qdrant")
@@ -216,9 +216,9 @@ def test_wrong_vectors_targets_and_names_are_refused(tmp_path: Path) -> None:
             convert(source, target, "qdrant")
         assert "secret" not in str(refused.value)
     for name in ("", "..", "a/b", "n" * 300):
-        with pytest.raises(InputValueError, match="a collection of Qdrant cannot have the name"):
+        with pytest.raises(InputValueError, match="cannot have the name"):
             convert(source, tmp_path / "q", "qdrant", collection=name)
-    with pytest.raises(InputValueError, match="an ef_construction of at least 4, not 3"):
+    with pytest.raises(InputValueError, match=r"ef_construction .*4, not 3"):
         convert(source, tmp_path / "q", "qdrant", ef_construction=3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "job"]
 

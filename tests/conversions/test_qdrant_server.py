@@ -96,11 +96,11 @@ def test_a_server_that_refuses_or_cannot_be_reached_is_named(
 ) -> None:
     server.key = "a key"
     monkeypatch.delenv("QDRANT_API_KEY", raising=False)
-    with pytest.raises(ConvertError, match=r"cannot list collections at .*: access is refused"):
+    with pytest.raises(ConvertError, match=r"list .*access is refused"):
         convert(job, server.url, "qdrant")
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    with pytest.raises(ConvertError, match=f"cannot list collections at http://127.0.0.1:{port}: "):
+    with pytest.raises(ConvertError, match=rf"list .*0\.0\.1:{port}: "):
         convert(job, f"http://127.0.0.1:{port}", "qdrant")
 
 
@@ -110,7 +110,7 @@ def test_an_existing_collection_stays_until_the_new_one_is_whole(
     convert(job, server.url, "qdrant")
     (first,) = server.names()
     other = write_job(tmp_path / "other", unit_vectors(3, 4), list("xyz"))
-    with pytest.raises(ConvertError, match=r"the collection 'job' of http.* exists"):
+    with pytest.raises(ConvertError, match=r"'job' of http.* exists"):
         convert(other, server.url, "qdrant", collection="job")
     killed(job, server.url)
     assert len(server.names()) == 2
@@ -135,7 +135,7 @@ def test_a_collection_that_another_program_changes_is_not_published(
         for name in server.names():
             server.client.upsert(name, [PointStruct(id=10**6, vector=[0.0] * 5)])
 
-    with pytest.raises(ConvertError, match="has 301 points of 300 that were written"):
+    with pytest.raises(ConvertError, match="301 points of 300"):
         convert(job, server.url, "qdrant", on_progress=write_more)
     assert server.names() == []
 

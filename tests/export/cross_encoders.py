@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 
 from flowvec import Reranker
 from flowvec_export import export
+from tests import trace_memo
 from tests.export.conftest import (
     BERT,
     CORPUS,
@@ -119,6 +121,18 @@ def exported_scores(folder: Path, out: Path, pairs: list[tuple[str, str]]) -> np
 
 def as_optimum_exports(source: Path, folder: Path) -> Path:
     """A directory with a graph as Optimum's task text-classification writes it."""
+    folder.mkdir()
+    files = (source / "config.json", source / "model.safetensors")
+    key = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    graph = trace_memo.remembered(f"optimum-{key}", lambda: _graph_of(source))
+    (folder / "model.onnx").write_bytes(graph)
+    for file in source.iterdir():
+        if file.suffix == ".json":
+            shutil.copy(file, folder)
+    return folder
+
+
+def _graph_of(source: Path) -> bytes:
     model = AutoModelForSequenceClassification.from_pretrained(source, attn_implementation="eager")
 
     class Logits(torch.nn.Module):
@@ -131,7 +145,6 @@ def as_optimum_exports(source: Path, folder: Path) -> Path:
                 input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
             ).logits
 
-    folder.mkdir()
     ids = torch.ones(2, 5, dtype=torch.int64)
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}
@@ -140,8 +153,4 @@ def as_optimum_exports(source: Path, folder: Path) -> Path:
         Logits().eval(), (ids, mask, torch.zeros_like(ids)), dynamo=True, input_names=names,
         output_names=["logits"], dynamic_shapes=dict.fromkeys(names, axes), verbose=False,
     )  # fmt: skip
-    program.save(folder / "model.onnx")
-    for file in source.iterdir():
-        if file.suffix == ".json":
-            shutil.copy(file, folder)
-    return folder
+    return bytes(program.model_proto.SerializeToString())

@@ -143,7 +143,7 @@ def test_a_graph_without_logits_is_refused(tmp_path: Path) -> None:
         node.output[:] = ["other" if name == "logits" else name for name in node.output]
     graph.graph.output[0].name = "other"
     onnx.save(graph, folder / "model.onnx")
-    with pytest.raises(ExportError, match="gives other; it should give logits"):
+    with pytest.raises(ExportError, match=r"gives other; .*logits"):
         export(folder, tmp_path / "bundle")
 
 
@@ -214,7 +214,7 @@ def test_encoder_only_exports_its_encoder(tmp_path: Path) -> None:
     export(source, tmp_path / "bundle", encoder_only=True)
     with Encoder.load(tmp_path / "bundle", provider="cpu") as encoder:
         assert encoder.encode("cat").shape == (WIDTH,)
-    with pytest.raises(BundleError, match=r"is an embedder; open it with flowvec\.Encoder"):
+    with pytest.raises(BundleError, match=r"an embedder.*flowvec\.Encoder"):
         Reranker.load(tmp_path / "bundle")
 
 
@@ -226,7 +226,7 @@ def test_a_checkpoint_without_its_head_is_refused(tmp_path: Path) -> None:
     shutil.copy(source / "tokenizer.json", tmp_path / "headless")
     shutil.copy(source / "tokenizer_config.json", tmp_path / "headless")
     (tmp_path / "headless" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ExportError, match=r"lacks weights: classifier\.bias"):
+    with pytest.raises(ExportError, match=r"weights: classifier\.bias"):
         export(tmp_path / "headless", tmp_path / "bundle")
 
 

@@ -256,7 +256,7 @@ def test_a_directory_that_appears_meanwhile_is_left_alone(checkpoint, tmp_path) 
             (target / "theirs").touch()
 
     for overwrite in (False, True):
-        with pytest.raises(ExportError, match=r"exists|not written by this command"):
+        with pytest.raises(ExportError, match=r"exists|not written by"):
             export(checkpoint("bert"), target, overwrite=overwrite, on_step=somebody_else)
         assert [p.name for p in tmp_path.rglob("*")] == ["b", "theirs"]
         shutil.rmtree(target)
@@ -340,12 +340,12 @@ def test_a_damaged_source_is_a_typed_error(checkpoint, tmp_path, change, message
 def test_a_source_that_does_not_exist_is_a_typed_error(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for source in ("./nowhere", str(tmp_path / "nowhere"), "a/b/c"):
-        with pytest.raises(ExportError, match=f"^{re.escape(source)} does not exist"):
+        with pytest.raises(ExportError, match=f"^{re.escape(source)}.* exist"):
             export(source, tmp_path / "b")
 
 
 def test_a_bundle_is_not_a_source(bert_bundle: Bundle, tmp_path) -> None:
-    with pytest.raises(ExportError, match="is a bundle, which has been exported"):
+    with pytest.raises(ExportError, match="is a bundle, which"):
         export(bert_bundle.path, tmp_path / "b")
 
 
@@ -424,7 +424,7 @@ def test_a_cross_encoder_is_not_read_as_an_embedder(
     checkpoint, tmp_path: Path, architecture: str, named: str
 ) -> None:
     source = with_head(checkpoint, tmp_path / "in", architecture, "SequenceClassification")
-    with pytest.raises(ExportError, match=rf"is a {named}: a classifier or cross-encoder") as e:
+    with pytest.raises(ExportError, match=rf"is a {named}: a classifier") as e:
         read_source(source)
     assert "classifier would be dropped" in str(e.value)
     said: list[str] = []

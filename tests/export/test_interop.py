@@ -178,6 +178,6 @@ def test_wrong_arguments_are_errors(encoder, tmp_path) -> None:
 
 
 def test_a_reranker_is_refused(reranker_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="is a reranker, and the layouts are those of embedders"):
+    with pytest.raises(ExportError, match="is a reranker, and"):
         export_bundle(reranker_dir, tmp_path / "out", layout="tei")
     assert not (tmp_path / "out").exists()

@@ -62,12 +62,12 @@ def test_weights_are_exported_by_a_child_as_flowvec_export_does(
         assert encoder.fingerprint == whole.fingerprint
         assert encoder.bundle.handle == str(source)
     # The class is the only thing that tells a wrong kind: the bundle is there already.
-    with pytest.raises(BundleError, match=r"is an embedder; open it with flowvec\.Encoder\.load"):
+    with pytest.raises(BundleError, match=r"an embedder.*flowvec\.Encoder"):
         Reranker.load(source)
 
 
 def test_a_revision_is_for_a_name_of_the_hub(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    with pytest.raises(InputValueError, match="revision is for a Hugging Face name"):
+    with pytest.raises(InputValueError, match=r"revision .*Hugging Face name"):
         export(checkpoint("bert"), tmp_path / "out", revision="main")
     assert not (tmp_path / "out").exists()
 

@@ -111,5 +111,5 @@ def test_a_schema_keeps_its_sparse_model(tmp_path: Path, sparse_dir: Path, tiny:
     config = function.get_config() | {"fingerprint": "another"}
     with pytest.raises(FingerprintMismatchError, match="cannot be compared"):
         FlowvecSparseEmbeddingFunction.build_from_config(config)(TEXTS)
-    with pytest.raises(InputTypeError, match="a directory or a SparseEncoder, not Encoder"):
+    with pytest.raises(InputTypeError, match="a SparseEncoder, not Encoder"):
         FlowvecSparseEmbeddingFunction(tiny)  # type: ignore[arg-type]

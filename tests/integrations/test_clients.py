@@ -58,7 +58,7 @@ def test_openai(url: str, vectors: Any) -> None:
     with pytest.raises(openai.NotFoundError, match="no embedding model 'x'") as wrong:
         client.embeddings.create(model="x", input="a")
     assert wrong.value.code == "model_not_found"
-    with pytest.raises(openai.BadRequestError, match="dimensions must be from 1 to 16"):
+    with pytest.raises(openai.BadRequestError, match=r"dimensions .*from 1 to 16"):
         client.embeddings.create(model="tiny", input="a", dimensions=17)
 
     async def several() -> Any:

@@ -212,7 +212,7 @@ def test_the_first_embedding_tells_the_dimension(tmp_path: Path) -> None:
     store.write_documents([Document(content="a"), Document(content="b", embedding=[1.0, 2.0])])
     assert store.collection is not None
     assert store.collection.info().dim == 2
-    with pytest.raises(InputValueError, match="of 3 dimensions; the collection has 2"):
+    with pytest.raises(InputValueError, match=r"3 dimensions; .* has 2"):
         store.write_documents([Document(content="c", embedding=[1.0, 2.0, 3.0])])
     with pytest.raises(InputValueError, match="_haystack"):
         store.write_documents([Document(content="c", meta={"_haystack": 1})])
@@ -329,7 +329,7 @@ def test_sparse_embedders_give_the_weights_of_the_model(
     embedding = made["sparse_embedding"]
     assert dict(zip(embedding.indices, embedding.values, strict=True)) == pytest.approx(query)
     assert both(FlowvecSparseTextEmbedder(sparse_encoder), text="a cat")["meta"]
-    with pytest.raises(InputTypeError, match="FlowvecSparseDocumentEmbedder embeds documents"):
+    with pytest.raises(InputTypeError, match="FlowvecSparseDocumentEmbedder"):
         FlowvecSparseTextEmbedder(sparse_encoder).run(documents)  # type: ignore[arg-type]
 
 
@@ -366,9 +366,9 @@ def test_a_pipeline_can_be_written_and_read_again(
 def test_wrong_arguments_are_named(store: FlowvecDocumentStore, tiny: Encoder) -> None:
     with pytest.raises(InputTypeError, match="must be a FlowvecDocumentStore"):
         FlowvecEmbeddingRetriever("store")  # type: ignore[arg-type]
-    with pytest.raises(InputTypeError, match="query_embedding must be a list of numbers"):
+    with pytest.raises(InputTypeError, match="query_embedding"):
         FlowvecEmbeddingRetriever(store).run("cats")  # type: ignore[arg-type]
-    with pytest.raises(InputTypeError, match="FlowvecDocumentEmbedder embeds documents"):
+    with pytest.raises(InputTypeError, match="FlowvecDocumentEmbedder"):
         FlowvecTextEmbedder(tiny).run([Document(content="a")])  # type: ignore[arg-type]
     with pytest.raises(InputTypeError, match="a list of Documents"):
         FlowvecDocumentEmbedder(tiny).run(["a"])  # type: ignore[list-item]

@@ -352,9 +352,9 @@ def test_a_multi_vector_encoder_sorts_documents(
     pairs = [("a cat", text) for text in TEXTS]
     assert compressor.score(pairs) == pytest.approx(multi_vector.predict(pairs).tolist(), abs=1e-5)
     by_name.close()
-    with pytest.raises(InputValueError, match="streams cannot be set: the MultiVectorEncoder is"):
+    with pytest.raises(InputValueError, match=r"streams .*MultiVectorEncoder"):
         FlowvecReranker(multi_vector, streams=1)
-    with pytest.raises(InputTypeError, match="a directory, a Reranker or a MultiVectorEncoder,"):
+    with pytest.raises(InputTypeError, match="Reranker or a MultiVec"):
         FlowvecReranker(3)  # type: ignore[arg-type]
     with pytest.raises(BundleError, match="is an embedder"):
         FlowvecReranker(tiny_dir)
@@ -362,9 +362,9 @@ def test_a_multi_vector_encoder_sorts_documents(
 
 def test_a_single_text_is_not_split_into_its_letters(tmp_path: Path) -> None:
     store = FlowvecVectorStore(tmp_path / "store", "mini")
-    with pytest.raises(InputTypeError, match="texts must be a list, not a single str"):
+    with pytest.raises(InputTypeError, match="texts must be a list"):
         store.add_texts("hello")
-    with pytest.raises(InputTypeError, match="texts must be a list, not a single str"):
+    with pytest.raises(InputTypeError, match="texts must be a list"):
         store.embeddings.embed_documents("hello")  # type: ignore[arg-type]
     assert not (tmp_path / "store").exists()
     store.close()
@@ -374,10 +374,8 @@ def test_a_store_embeds_with_a_model_by_name_and_says_what_it_cannot_take(tmp_pa
     store = FlowvecVectorStore.from_texts(["a cat"], "mini", collection=tmp_path / "store")
     assert store.similarity_search("cats", k=1)[0].page_content == "a cat"
     store.close()
-    with pytest.raises(
-        InputTypeError, match="embedding must be LangChain's Embeddings, an Encoder"
-    ):
+    with pytest.raises(InputTypeError, match=r"embedding .*an Encoder"):
         FlowvecVectorStore(tmp_path / "store", 7)  # type: ignore[arg-type]
     (tmp_path / "file").touch()
-    with pytest.raises(CollectionError, match="file is a file; a collection is a directory"):
+    with pytest.raises(CollectionError, match="file is a file"):
         FlowvecVectorStore(tmp_path / "file", "mini").similarity_search("x")

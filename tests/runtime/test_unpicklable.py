@@ -46,7 +46,7 @@ def test_what_has_threads_or_files_says_that_it_cannot_be_pickled(
 def refused(*items: object) -> None:
     for item in items:
         for copied in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(InputTypeError, match=f"this {type(item).__name__} cannot .* each"):
+            with pytest.raises(InputTypeError, match=f"{type(item).__name__} .*each"):
                 copied(item)
 
 

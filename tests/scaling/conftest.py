@@ -14,18 +14,39 @@ from tests.conftest import RunCommand
 from tests.faults.bucket_server import bucket_server
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The address of an S3 server, whose keys clusters that are started later have too."""
-    with pytest.MonkeyPatch.context() as patch, bucket_server() as address:
+@pytest.fixture(autouse=True, scope="session")
+def _keys() -> Iterator[None]:
+    """Keys of the S3 server, which the processes of a cluster have from its start."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", "a")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        yield
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The address of an S3 server."""
+    with bucket_server() as address:
         yield address
+
+
+@pytest.fixture(scope="module")
+def cluster() -> None:
+    """A cluster for all modules, which ends with this process: to start one takes seconds."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
 
 
 @pytest.fixture
 def flowvec(tmp_path: Path) -> RunCommand:
-    """Run the command line in a process of its own, in an empty folder."""
+    """Run the command line in a process of its own, in an empty folder, on the same cluster."""
+    import ray
+
+    cluster = {}
+    if ray.is_initialized():
+        cluster["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
 
     def run(*arguments: object, stdin: str | bytes = "") -> subprocess.CompletedProcess[str]:
         data = stdin.encode() if isinstance(stdin, str) else stdin
@@ -40,7 +61,7 @@ def flowvec(tmp_path: Path) -> RunCommand:
             capture_output=True,
             cwd=tmp_path,
             timeout=900,
-            env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
+            env={**os.environ, **cluster, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"},
         )
         return subprocess.CompletedProcess(
             done.args, done.returncode, done.stdout.decode(), done.stderr.decode()

@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("ray", reason="needs the extra [ray]")
 
-import ray
 
 from flowvec import Collection, SparseEncoder, SparseVectors
 from flowvec.collection.results import Hit
@@ -73,11 +72,7 @@ def _some(vectors: SparseVectors, first: int, last: int) -> SparseVectors:
     return SparseVectors.joined([vectors[i] for i in range(first, last)])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture(scope="module", params=[("ip", "unicode61"), ("l2", "trigram")])

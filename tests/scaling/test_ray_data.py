@@ -21,12 +21,7 @@ from flowvec.integrations.ray import EmbedTexts
 from tests.docs.pages import DOCS
 from tests.makers import texts_of
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def test_a_dataset_gets_the_vectors_of_encode(tiny: Encoder) -> None:
@@ -59,11 +54,11 @@ def test_a_worker_computes_on_the_cores_that_ray_gives_it(tiny: Encoder) -> None
 
 def test_wrong_batches_are_errors(tiny: Encoder) -> None:
     embed = EmbedTexts(tiny.bundle.handle)
-    with pytest.raises(InputTypeError, match="row 1 of the batch has None in 'text'"):
+    with pytest.raises(InputTypeError, match=r"row 1 .*None in 'text'"):
         embed({"text": np.array(["the cat", None], object)})
     with pytest.raises(InputTypeError, match="leave out batch_format"):
         embed(["the cat"])  # type: ignore[arg-type]
-    with pytest.raises(InputValueError, match="no column 'text'; the columns are body"):
+    with pytest.raises(InputValueError, match="'text'; the columns are body"):
         embed({"body": np.array(["the cat"])})
     with pytest.raises(InputValueError, match="already 'vector' beside column"):
         embed({"text": np.array(["the cat"]), "vector": np.zeros(1)})
@@ -77,7 +72,7 @@ def test_several_columns_are_one_text(tiny: Encoder) -> None:
     made = embed({"title": titles, "text": bodies})["vector"]
     wanted = tiny.encode(["A title a body", "a body", "a dog", "a cat"])
     np.testing.assert_allclose(made, wanted, atol=0.05)
-    with pytest.raises(InputTypeError, match="row 0 of the batch has None in 'title'"):
+    with pytest.raises(InputTypeError, match=r"row 0 .*None in 'title'"):
         embed({"title": np.array([None], object), "text": np.array([None], object)})
     with pytest.raises(InputValueError, match="no column 'title'"):
         embed({"text": bodies})

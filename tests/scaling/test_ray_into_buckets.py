@@ -32,6 +32,7 @@ _HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500,
 @pytest.fixture
 def cluster(server: str) -> Iterator[Cluster]:
     """A head without cores for workers, and three nodes with one core each."""
+    ray.shutdown()  # leaves the cluster of other modules
     cluster = Cluster(
         initialize_head=True,
         head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": _HEALTH},

@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("ray", reason="needs the extra [ray]")
 
-import ray
 
 from flowvec import Collection, Encoder, MultiVectorEncoder, Reranker, SharedReranker
 from flowvec.collection.results import Hit
@@ -27,11 +26,7 @@ SIZES = (70, 50)
 TEXTS = ["the red cat sleeps", "stocks fell", "a dog in the garden"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +227,7 @@ def test_a_vector_without_a_text_cannot_be_reranked(
     whole: Collection, searcher: ShardedSearcher, reranker: Reranker
 ) -> None:
     for place in (whole, searcher):
-        with pytest.raises(InputValueError, match="a reranker cannot read a vector"):
+        with pytest.raises(InputValueError, match=r"reranker .*read a vector"):
             place.search(queries()[0], rerank=reranker)
 
 

@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("ray", reason="needs the extra [ray]")
 
-import ray
 
 from flowvec import Collection
 from flowvec.collection.store.rows import Id, Item
@@ -41,11 +40,7 @@ def write_manifest(folder: Path) -> None:
     )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture(scope="module")

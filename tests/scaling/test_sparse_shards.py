@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ pytest.importorskip("ray", reason="needs the extra [ray]")
 pytest.importorskip("s3fs", reason="needs the extra [s3]")
 pytest.importorskip("moto", reason="needs the extra [test-buckets]")
 
-import ray
 
 from flowvec import Collection, Encoder, SparseEncoder
 from flowvec.bulk import RayWorkers
@@ -29,11 +27,7 @@ TWO = RayWorkers(2, cpus=1)
 OPTIONS: dict[str, Any] = {"shards": 2, "workers": TWO, "id_field": "id", "rows_per_shard": 50}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster(server: str) -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""The surface of flowvec as text files: what a user can name, and what may not change unseen."""
+"""The surface of flowvec as text: what a user can name or read, and what may not change unseen."""

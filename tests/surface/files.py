@@ -16,6 +16,7 @@ FILES = {
     "commands.txt": ("commands", "command_lines"),
     "routes.txt": ("routes", "route_lines"),
     "keys.txt": ("json_keys", "key_lines"),
+    "messages.txt": ("messages", "message_lines"),
 }
 MOST_LINES = 60
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import deque
@@ -63,7 +64,7 @@ def openvino_status() -> str | None:
     """Why OpenVINO cannot run here, or None."""
     try:
         with under_way:
-            devices = import_openvino().Core().available_devices
+            devices = _devices(import_openvino())
     except EngineError:  # this process cannot run any engine
         raise
     except (ImportError, OSError) as error:
@@ -72,6 +73,13 @@ def openvino_status() -> str | None:
     except Exception as error:  # a broken installation can fail in many ways
         return f"openvino is installed, but does not run: {first_line(error)}"
     return None if "CPU" in devices else f"openvino offers {devices}, and no CPU"
+
+
+@functools.cache
+def _devices(openvino: Any) -> list[str]:
+    """What OpenVINO can compute on; looking takes milliseconds, and the answer stays the same."""
+    devices: list[str] = openvino.Core().available_devices
+    return devices
 
 
 class OpenVinoSession:

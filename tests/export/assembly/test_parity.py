@@ -26,7 +26,7 @@ def test_an_export_that_misses_parity_leaves_nothing_behind(
         return backbone
 
     monkeypatch.setattr(from_torch, "from_transformers", slightly_wrong)
-    with pytest.raises(ExportError, match="does not compute what torch does"):
+    with pytest.raises(ExportError, match="what torch does"):
         export(checkpoint("bert"), tmp_path / "b")
     assert list(tmp_path.iterdir()) == []
 
@@ -55,7 +55,7 @@ def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
             return states
 
     monkeypatch.setattr(from_torch, "from_transformers", lambda *a, **k: Faulty(original(*a, **k)))
-    with pytest.raises(ExportError, match="does not compute what torch does"):
+    with pytest.raises(ExportError, match="what torch does"):
         export(checkpoint("bert"), tmp_path / "b", normalize=False)
 
 

@@ -232,7 +232,7 @@ def test_a_flow_keeps_its_best_epoch_on_the_held_out_rows() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 19])
 def test_too_few_texts_are_an_error(bert, count: int) -> None:
-    with pytest.raises(InputValueError, match=f"at least 10 .* of {count} are left"):
+    with pytest.raises(InputValueError, match=f"at least 10 .* {count} are"):
         split(np.zeros((count, 4), np.float32))
     if count:
         with pytest.raises(InputValueError, match="at least 10"):
@@ -240,7 +240,7 @@ def test_too_few_texts_are_an_error(bert, count: int) -> None:
 
 
 def test_a_flow_needs_more(raw) -> None:
-    with pytest.raises(InputValueError, match=r"at least 1000 vectors .* 999 and 10"):
+    with pytest.raises(InputValueError, match=r"1000 vectors .* 999 and 10"):
         fit_transform(("flow",), raw[:999], raw[999:1009], SETTINGS)
 
 

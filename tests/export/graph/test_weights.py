@@ -122,7 +122,7 @@ def test_weights_that_float16_would_ruin_are_refused(checkpoint, tmp_path) -> No
 
     source = with_weights(checkpoint("bert", layer_norm_eps=1e-20), tmp_path, shrink)
     export(source, tmp_path / "whole")
-    with pytest.raises(ExportError, match="rounding the weights to float16"):
+    with pytest.raises(ExportError, match=r"rounding .*float16"):
         export(source, tmp_path / "half", weights="float16")
 
 

@@ -121,7 +121,7 @@ def test_a_model_whose_padding_leaks_is_refused(
 
     monkeypatch.setattr(from_torch, "TransformersBackbone", Leaking)
     monkeypatch.setattr(from_torch, "from_transformers", lambda model, **_: Leaking(model))
-    with pytest.raises(ExportError, match="depends on what it is batched with"):
+    with pytest.raises(ExportError, match="batched with"):
         export(checkpoint("bert"), tmp_path / "b")
 
 
@@ -160,5 +160,5 @@ def test_simcse_before_and_after_its_head(checkpoint, tmp_path) -> None:
 
 def test_simcse_needs_a_pooling_from_its_user(checkpoint, tmp_path) -> None:
     folder, _ = simcse(checkpoint, tmp_path)
-    with pytest.raises(ExportError, match=r"choose pooling cls .*, or pooler"):
+    with pytest.raises(ExportError, match=r"cls .*, or pooler"):
         export(folder, tmp_path / "b")

@@ -36,20 +36,20 @@ def source(checkpoint: Checkpoint, tmp_path: Path) -> Path:
 )
 def test_a_pointer_of_git_lfs_in_a_checkpoint_is_named(source: Path, name: str) -> None:
     (source / name).write_text(POINTER)
-    with pytest.raises(ExportError, match=rf"{name} is a pointer of git-lfs.*git lfs pull"):
+    with pytest.raises(ExportError, match=rf"{name} .*git lfs pull"):
         read_any_source(source)
 
 
 def test_the_vocabulary_and_layers_above_may_be_pointers_too(source: Path, tmp_path: Path) -> None:
     (source / "vocab.txt").write_text(POINTER)
-    with pytest.raises(ExportError, match=r"vocab.txt is a pointer of git-lfs"):
+    with pytest.raises(ExportError, match=r"vocab\.txt .*git-lfs"):
         read_source(source)
     hub = Path(shutil.copytree(OPTIMUM / "hub", tmp_path / "hub"))
     (hub / "2_Dense/model.safetensors").write_text(POINTER)
-    with pytest.raises(ExportError, match=r"2_Dense/model.safetensors is a pointer of git-lfs"):
+    with pytest.raises(ExportError, match=r"2_Dense/model.* git-lfs"):
         read_source(hub)
     (tmp_path / "flow.safetensors").write_text(POINTER)
-    with pytest.raises(ExportError, match=r"flow.safetensors is a pointer of git-lfs"):
+    with pytest.raises(ExportError, match=r"flow\.safetensors .*git-lfs"):
         load_transform(tmp_path / "flow.safetensors")
 
 
@@ -58,7 +58,7 @@ def test_a_graph_is_read_though_the_weights_beside_it_are_a_pointer(tmp_path: Pa
     (folder / "model.safetensors").write_text(POINTER)
     assert read_source(folder).name == "m"
     (folder / "model.onnx").write_text(POINTER)
-    with pytest.raises(ExportError, match=r"model.onnx is a pointer of git-lfs"):
+    with pytest.raises(ExportError, match=r"model\.onnx .*git-lfs"):
         read_source(folder)
 
 

@@ -326,7 +326,7 @@ def test_every_pooling_in_every_opset(tmp_path, copy, opset) -> None:
 def test_a_pooling_that_is_wrong_is_seen(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Surgeon.pool
     monkeypatch.setattr(Surgeon, "pool", lambda s, mode, tokens: pool(s, "max", tokens))
-    with pytest.raises(ExportError, match="not compute what the source's own graph does"):
+    with pytest.raises(ExportError, match="source's own graph"):
         export(OPTIMUM / "bert", tmp_path / "b")
 
 
@@ -352,7 +352,7 @@ def test_float16_weights_are_those_of_the_graph(tmp_path) -> None:
     assert cosines.min_cosine >= 0.999
     stored = {init.data_type for init in onnx.load(half.model).graph.initializer}
     assert TensorProto.FLOAT16 in stored
-    with pytest.raises(ExportError, match="float16 variant is made from a checkpoint"):
+    with pytest.raises(ExportError, match=r"float16 .*from a checkpoint"):
         export(OPTIMUM / "bert", tmp_path / "gpu", variants=["float16"])
     assert not (tmp_path / "gpu").exists()
 
@@ -546,7 +546,7 @@ def test_a_graph_that_cannot_be_followed_is_refused(tmp_path, copy, fault, messa
 
 @pytest.mark.parametrize("pooling", ["first_last_mean", "last2_mean", "pooler"])
 def test_what_a_graph_does_not_give_is_refused(tmp_path, pooling) -> None:
-    with pytest.raises(ExportError, match=r"last layer alone|no pooler_output"):
+    with pytest.raises(ExportError, match=r"last layer|no pooler_output"):
         export(OPTIMUM / "bert", tmp_path / "b", pooling=pooling)
 
 

@@ -53,7 +53,7 @@ class Bomb:
 
 def test_a_pickle_is_refused_unless_allowed(checkpoint, folder, tmp_path) -> None:
     pickled(folder)
-    with pytest.raises(ExportError, match=r"pickle \(pytorch_model\.bin\).*--allow-pickle"):
+    with pytest.raises(ExportError, match=r"model\.bin.*--allow-pickle"):
         export(folder, tmp_path / "b")
     bundle = export(folder, tmp_path / "b", allow_pickle=True, calibration=())
     with Encoder.load(bundle.path, provider="cpu") as encoder:
@@ -80,7 +80,7 @@ def test_a_pickled_dense_layer_is_refused_as_well(checkpoint, tmp_path) -> None:
     dense = tmp_path / "st" / "2_Dense"
     torch.save(load_file(dense / "model.safetensors"), dense / "pytorch_model.bin")
     (dense / "model.safetensors").unlink()
-    with pytest.raises(ExportError, match="2_Dense holds its weights as a pickle"):
+    with pytest.raises(ExportError, match=r"2_Dense .*as a pickle"):
         read_source(tmp_path / "st")
     assert read_source(tmp_path / "st", trust=Trust(pickle=True)).transforms
 
@@ -210,7 +210,7 @@ def with_code(checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parity
 def test_code_of_a_checkpoint_runs_only_where_it_is_trusted(with_code, tmp_path) -> None:
-    with pytest.raises(ExportError, match=r"modeling_tiny\.py.*--trust-remote-code"):
+    with pytest.raises(ExportError, match=r"tiny\.py.*--trust-remote-code"):
         export(with_code, tmp_path / "b")
     assert not (tmp_path / "mark").exists()
     bundle = export(with_code, tmp_path / "b", trust_remote_code=True, calibration=())
@@ -242,7 +242,7 @@ def test_a_module_with_custom_code_is_never_imported(checkpoint, tmp_path) -> No
     modules = json.loads((tmp_path / "st/modules.json").read_text())
     modules[1]["type"] = "somebody.Pooling"
     (tmp_path / "st/modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ExportError, match=r"somebody\.Pooling, which is code of its own"):
+    with pytest.raises(ExportError, match=r"somebody\.Pooling.* code"):
         read_source(tmp_path / "st", trust=Trust(remote_code=True))
 
 
@@ -255,13 +255,13 @@ def test_links_that_lead_out_are_refused(checkpoint, tmp_path, place) -> None:
     (tmp_path / "st/README.md").touch()
     shutil.move(tmp_path / "st" / place, tmp_path / "elsewhere")
     (tmp_path / "st" / place).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ExportError, match=f"{place} is a link that leads out"):
+    with pytest.raises(ExportError, match=f"{place} .*leads out"):
         read_source(tmp_path / "st")
 
 
 def test_a_link_to_nothing_is_named(folder) -> None:
     (folder / "broken.json").symlink_to("nowhere")
-    with pytest.raises(ExportError, match=r"broken\.json is a link that leads to nothing"):
+    with pytest.raises(ExportError, match=r"broken\.json .*to nothing"):
         read_source(folder)
 
 
@@ -305,7 +305,7 @@ def say(file: Path, **settings: object) -> None:
 def test_other_files_than_those_that_were_checked_are_refused(folder, tmp_path, settings) -> None:
     torch.save({"embeddings.LayerNorm.bias": Bomb(tmp_path / "mark")}, folder / "adapter_model.bin")
     say(folder / "config.json", **settings)
-    with pytest.raises(ExportError, match=f"sends readers to other files .{min(settings)}"):
+    with pytest.raises(ExportError, match=f"other files .{min(settings)}"):
         read_source(folder)
     assert not (tmp_path / "mark").exists()
 
@@ -316,7 +316,7 @@ def test_a_tokenizer_from_elsewhere_is_refused(folder, tmp_path, key) -> None:
     (tmp_path / "tokenizer.4.0.json").write_bytes((folder / "tokenizer.json").read_bytes())
     named = ["../tokenizer.4.0.json"] if key.endswith("s") else str(tmp_path / "secrets.txt")
     say(folder / "tokenizer_config.json", tokenizer_class="BertTokenizer", **{key: named})
-    with pytest.raises(ExportError, match=f"sends readers to other files .{key}"):
+    with pytest.raises(ExportError, match=f"other files .{key}"):
         read_source(folder)
 
 
@@ -376,7 +376,7 @@ def test_sizes_have_limits(folder, monkeypatch: pytest.MonkeyPatch, limit, messa
 @pytest.mark.parametrize("name", ["tf_model.h5", "adapter_model.safetensors"])
 def test_weights_of_another_kind_are_named(folder, name) -> None:
     (folder / "model.safetensors").rename(folder / name)
-    with pytest.raises(ExportError, match=f"no weights: {name} is in a format that is not read"):
+    with pytest.raises(ExportError, match=f"no weights: {name} .*format"):
         read_source(folder)
 
 
@@ -400,7 +400,7 @@ def test_a_configuration_that_asks_for_more_than_there_is_is_refused(
     config = json.loads((folder / "config.json").read_text()) | {name: value}
     (folder / "config.json").write_text(json.dumps(config))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ExportError, match=r"asks for [0-9,]+ (layers|weights)"):
+    with pytest.raises(ExportError, match=r"for [0-9,]+ (layers|weights)"):
         read_source(folder)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert grown < 300 << 20
@@ -425,5 +425,5 @@ def test_a_shipped_name_is_not_looked_up_on_the_hub(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(load, "download", no_download)
     assert read_source("mini").name == "checkpoint"  # the repository has its checkpoint
     monkeypatch.setattr(load, "__file__", "/nowhere/a/b/c.py")
-    with pytest.raises(ExportError, match="mini is a model that ships as a bundle"):
+    with pytest.raises(ExportError, match=r"mini .*ships as a bundle"):
         read_source("mini")

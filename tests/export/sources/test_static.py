@@ -428,7 +428,7 @@ def test_the_gate_sees_a_wrong_graph(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(
         from_table, "_mean", lambda surgeon, table: surgeon.node("Neg", right(surgeon, table))
     )
-    with pytest.raises(ExportError, match="does not compute what the table of"):
+    with pytest.raises(ExportError, match="what the table of"):
         export(tmp_path / "m", tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
@@ -549,14 +549,14 @@ def test_a_dense_module_after_model2vecs_table_is_refused(tmp_path) -> None:
     (tmp_path / "m/modules.json").write_text(json.dumps(modules))
     make_st(tmp_path / "st", Dense(WIDTH, 4))
     shutil.copytree(tmp_path / "st/1_Dense", tmp_path / "m/1_Dense")
-    with pytest.raises(ExportError, match="Dense module after model2vec's table"):
+    with pytest.raises(ExportError, match=r"Dense module .*model2vec"):
         export(tmp_path / "m", tmp_path / "b")
 
 
 @pytest.mark.parametrize("kind", ["float16", "int8"])
 def test_variants_are_refused(tmp_path, kind) -> None:
     make_model2vec(tmp_path / "m")
-    with pytest.raises(ExportError, match=r"no float16 variant|no matrix products"):
+    with pytest.raises(ExportError, match=r"no float16|no matrix products"):
         export(tmp_path / "m", tmp_path / "b", variants=[kind])
 
 
@@ -564,9 +564,9 @@ def test_other_refusals(tmp_path) -> None:
     make_st(tmp_path / "st")
     with pytest.raises(ExportError, match="has no pooling cls"):
         export(tmp_path / "st", tmp_path / "b", pooling="cls")
-    with pytest.raises(ExportError, match="a static embedder, a table without an encoder"):
+    with pytest.raises(ExportError, match="static embedder, a table"):
         read_torch_source(tmp_path / "st")
-    with pytest.raises(ExportError, match="max_length must be from 1 to 65536"):
+    with pytest.raises(ExportError, match=r"max_length .*1 to 65536"):
         export(tmp_path / "st", tmp_path / "b", max_length=70_000)
     edit_json(tmp_path / "st/config_sentence_transformers.json", truncate_dim=8)
     with pytest.raises(ExportError, match="has a truncate_dim"):
@@ -600,7 +600,7 @@ def test_a_pickle_is_refused_unless_allowed(tmp_path) -> None:
 def test_a_damaged_file_is_named(tmp_path) -> None:
     make_st(tmp_path / "st")
     (tmp_path / "st/model.safetensors").write_bytes(b"\xff" * 100)
-    with pytest.raises(ExportError, match=r"cannot read .*model\.safetensors"):
+    with pytest.raises(ExportError, match=r"read .*model\.safetensors"):
         export(tmp_path / "st", tmp_path / "b")
 
 

@@ -136,5 +136,5 @@ def _class_of(model_type: str, named: str | None) -> Any:
 
 @pytest.mark.parametrize("names", ["input_ids", [1, 2], {"input_ids": 1}])
 def test_names_of_inputs_that_are_not_a_list_are_refused(names: object) -> None:
-    with pytest.raises(ExportError, match=r"here has the model_input_names .* not a list of names"):
+    with pytest.raises(ExportError, match=r"here .*model_input_names.*list"):
         gives_token_types({"model_input_names": names}, {}, "here")

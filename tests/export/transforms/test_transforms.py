@@ -540,7 +540,7 @@ def test_a_null_direction_is_dropped_and_said() -> None:
     whitening = Whitening.fit(Moments.of(with_null(16)))
     assert whitening.out_dim == 15
     assert "16->15" in whitening.describe()
-    with pytest.raises(InputValueError, match="15 directions that are not null"):
+    with pytest.raises(InputValueError, match="15 directions"):
         Whitening.fit(Moments.of(with_null(16)), 16)
 
 

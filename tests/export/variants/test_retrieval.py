@@ -229,7 +229,7 @@ def test_a_wrong_graph_is_refused_at_load(
     files = bundle.manifest.files | {VARIANTS[kind]: record_file(copy / VARIANTS[kind])}
     changed = replace(bundle.manifest, files=files)
     (copy / MANIFEST).write_text(changed.to_json(), encoding="utf-8")
-    with pytest.raises(EngineNotProvedError, match="int8 is not proved on this machine: its "):
+    with pytest.raises(EngineNotProvedError, match=r"int8 is not proved .*: its "):
         load(Bundle(copy, changed), kind)
     # The float32 graph is as it was.
     with load(Bundle(copy, changed), None) as model:
@@ -278,9 +278,9 @@ def test_a_quantization_that_ranks_differently_is_refused(source: Path, tmp_path
 
 
 def test_few_texts_and_float16_are_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"need at least 48 texts .* there are 47"):
+    with pytest.raises(ExportError, match=r"at least 48 texts .* 47"):
         export(source, tmp_path / "bundle", variants=["int8"], calibration=SENTENCES[:47])
-    with pytest.raises(ExportError, match="no float16 variant; its variants are int8 and"):
+    with pytest.raises(ExportError, match="no float16 variant"):
         export(source, tmp_path / "bundle", variants=["float16"])
     assert not (tmp_path / "bundle").exists()
 

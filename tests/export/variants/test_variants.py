@@ -363,7 +363,7 @@ def test_what_a_variant_loses_on_sts_is_in_the_manifest(
     bundle = export(trained, tmp_path / "b", weights="float16", **options)
     assert bundle.manifest.parity["int8_sts_loss"] <= 0.5
     monkeypatch.setitem(variants.MAX_STS_LOSS, "int8", -9.0)
-    with pytest.raises(ExportError, match=r"int8 costs too much: -?\d+\.\d\d points on "):
+    with pytest.raises(ExportError, match=r"int8 .*\.\d\d points on "):
         export(trained, tmp_path / "c", weights="float16", **options)
 
 
@@ -371,7 +371,7 @@ def test_a_variant_that_is_too_far_is_refused_and_nothing_is_left(
     tmp_path: Path, checkpoint, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setitem(variants.MIN_COSINE_OF, kind, 1.01)
-    with pytest.raises(ExportError, match=rf"{kind} costs too much: cosine (0\.9|1\.0)"):
+    with pytest.raises(ExportError, match=rf"{kind} .*cosine (0\.9|1\.0)"):
         export(checkpoint("bert"), tmp_path / "b", variants=[kind], calibration=CORPUS)  # type: ignore[list-item]
     assert list(tmp_path.iterdir()) == []
 
@@ -380,15 +380,13 @@ def test_a_variant_needs_an_engine_to_be_measured_on(
     tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(variants, "provider_status", lambda: {OPENVINO: "it is gone"})
-    with pytest.raises(ExportError, match="int8-openvino is measured on OpenVINORuntime, but it"):
+    with pytest.raises(ExportError, match=r"-openvino .*on OpenVINORuntime"):
         export(trained, tmp_path / "b", variants=["int8-openvino"], calibration=FEW)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_wrong_arguments_are_errors(tmp_path: Path, trained: Path) -> None:
-    with pytest.raises(
-        InputValueError, match="of variants must be one of float16, int8, int8-openvino"
-    ):
+    with pytest.raises(InputValueError, match="float16, int8, int8-openvino"):
         export(trained, tmp_path / "b", variants=["int4"])  # type: ignore[list-item]
     with pytest.raises(ExportError, match="needs texts"):
         export(trained, tmp_path / "b", variants=["int8"], calibration=[])

@@ -103,7 +103,7 @@ def test_nothing_is_written_after_a_window_that_could_not_be(
 
     with monkeypatch.context() as patch:
         patch.setattr(ShardFile, "write", failing)
-        with pytest.raises(BulkError, match=r"cannot write into .*: No space left"):
+        with pytest.raises(BulkError, match=r"out.*No space left"):
             encode_files(tiny, rows, tmp_path / "out", **COMMON)
     assert calls[-1] == 32
     encode_files(tiny, rows, tmp_path / "out", **COMMON)
@@ -127,6 +127,6 @@ def test_values_that_cannot_be_ids_do_not_change_the_column_of_those_that_can(
 
 def test_an_output_named_like_a_text_file_is_refused(tiny: Encoder, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a cat")
-    with pytest.raises(InputValueError, match=r"not out\.csv: name a folder without \.csv$"):
+    with pytest.raises(InputValueError, match=r"out\.csv: name a folder"):
         encode_files(tiny, tmp_path / "a.txt", tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()

@@ -341,7 +341,7 @@ def test_a_job_into_a_collection_resumes(tmp_path: Path, tiny: Encoder, many: Pa
     with Collection.open(tmp_path / "c") as c:
         assert len(c) == 941
     other = write_jsonl(many.parent / "other.jsonl", [{"text": "x"}])
-    with pytest.raises(BulkError, match=r"holds another job: .* Give --skip-unchanged to add"):
+    with pytest.raises(BulkError, match="Give --skip-unchanged"):
         encode_files(tiny, other, tmp_path / "c", **options)
     with pytest.raises(InputValueError, match="float32 or float16"):
         encode_files(tiny, many, tmp_path / "d", precision="binary", **options)

@@ -209,7 +209,7 @@ def test_strict_stops_at_the_first_dead_letter(tmp_path: Path, tiny: Encoder) ->
     rows: list[Any] = [{"text": "the cat"}] * 25
     rows[13] = {"text": None}
     write_jsonl(tmp_path / "a.jsonl", rows)
-    with pytest.raises(BulkError, match=r"a\.jsonl, row 13: text is null"):
+    with pytest.raises(BulkError, match=r"a\.jsonl, row 13: .*null"):
         encode_files(
             tiny, tmp_path / "a.jsonl", tmp_path / "out", out_format="npy", rows_per_shard=10,
             strict=True,
@@ -322,7 +322,7 @@ def test_a_time_of_day_with_nanoseconds_is_not_cut(
     encode_files(tiny, tmp_path / "a.parquet", out, keep=["at"], out_format=out_format)
     folder = out if out_format == "npy" else tmp_path / "a.job"
     assert [(letter["row"], letter["code"]) for letter in letters_of(folder)] == [(0, "bad_field")]
-    with pytest.raises(InputValueError, match=r"a\.parquet, row 0: at .*nanoseconds"):
+    with pytest.raises(InputValueError, match=r"row 0: at .*nanoseconds"):
         Collection.from_parquet(tmp_path / "c", tmp_path / "a.parquet")
 
 

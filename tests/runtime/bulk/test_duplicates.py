@@ -135,9 +135,7 @@ def test_duplicates_across_files_and_formats(tmp_path: Path, tiny: Encoder) -> N
 
 def test_nothing_is_written_if_duplicates_are_an_error(tmp_path: Path, tiny: Encoder) -> None:
     file = write_rows(tmp_path / "a.jsonl", [*range(20), 5, 3])
-    with pytest.raises(
-        BulkError, match=r"a\.jsonl, row 20: its id 5 is that of row 5 of .*2 in all"
-    ):
+    with pytest.raises(BulkError, match=r"row 20: its id 5 .*2 in all"):
         encode_files(
             tiny, file, tmp_path / "out", id_field="id", on_duplicate="error", out_format="npy"
         )
@@ -183,7 +181,7 @@ def test_shares_leave_out_the_duplicates_that_one_job_does(
 def test_a_job_does_not_resume_with_another_duplicate_rule(tmp_path: Path, tiny: Encoder) -> None:
     file = write_rows(tmp_path / "a.jsonl", [1, 2, 1])
     encode_files(tiny, file, tmp_path / "out", id_field="id", out_format="npy")
-    with pytest.raises(BulkError, match=r"options\.on_duplicate was \"last\" and is \"first\""):
+    with pytest.raises(BulkError, match=r"on_duplicate .*last.*first"):
         encode_files(tiny, file, tmp_path / "out", id_field="id", out_format="npy",
                      on_duplicate="first")  # fmt: skip
 

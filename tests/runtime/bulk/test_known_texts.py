@@ -145,9 +145,9 @@ def test_what_cannot_be_carried_over_is_named(
     with pytest.raises(BulkError, match="has no manifest"):
         encode_files(tiny, repeated, tmp_path / "out", changed_since=tmp_path / "none", **OPTIONS)
     encode_files(tiny, repeated, tmp_path / "old", dedupe=True, **OPTIONS)
-    with pytest.raises(BulkError, match=r"options\.precision was \"float32\" and is \"float16\""):
+    with pytest.raises(BulkError, match=r"precision was .*is .*float16"):
         encode_files(tiny, repeated, tmp_path / "out", changed_since=tmp_path / "old",
                      precision="float16", **OPTIONS)  # fmt: skip
     for out in ("a.npy", "b.parquet"):
-        with pytest.raises(InputValueError, match="for files into a folder of shards"):
+        with pytest.raises(InputValueError, match=r"changed_since .*shards"):
             encode_files(tiny, repeated, tmp_path / out, changed_since=tmp_path / "old")

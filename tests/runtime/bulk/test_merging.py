@@ -78,14 +78,14 @@ def test_what_is_not_whole_is_not_merged(tmp_path: Path, tiny: Encoder, rows: Pa
     assert contents(out) == before
     shares(tiny, rows, out, 2)
     (out / "part-000001.npy").rename(tmp_path / "kept")
-    with pytest.raises(BulkError, match=r"part-000001\.npy\); run the share again"):
+    with pytest.raises(BulkError, match=r"part-000001\.npy"):
         merge_shares(out)
     (tmp_path / "kept").rename(out / "part-000001.npy")
     other = write_jsonl(tmp_path / "other.jsonl", [{"text": f"other {i}"} for i in range(100)])
     shares(tiny, other, tmp_path / "other", 2)
     before = (out / "_manifest.2-of-3.json").read_bytes()
     shutil.copy(tmp_path / "other/_manifest.2-of-3.json", out)
-    with pytest.raises(BulkError, match=r"_manifest\.2-of-3\.json belongs to another job"):
+    with pytest.raises(BulkError, match=r"2-of-3\.json .*another job"):
         merge_shares(out)
     (out / "_manifest.2-of-3.json").write_bytes(before)
     assert merge_shares(out).rows == 94

@@ -72,7 +72,7 @@ def test_a_row_that_cannot_be_embedded_or_repeats_is_not_gone(
 @pytest.mark.parametrize("bad", [{"text": "x"}, row(None), row([1]), row(1.5), '{"id": "b"', "[]"])
 def test_nothing_is_pruned_if_an_id_cannot_be_read(index: Index, tmp_path: Path, bad: Any) -> None:
     index(row("a"), row("b"))
-    with pytest.raises(BulkError, match="nothing was pruned: the ids of 1 input rows cannot"):
+    with pytest.raises(BulkError, match="pruned: the ids of 1 input"):
         index(row("new"), bad)
     assert ids_of(tmp_path) == {"a", "b", "new"}
 

@@ -155,7 +155,7 @@ def test_an_input_that_changes_meanwhile_is_noticed(
     def change(_: object) -> None:
         os.utime(rows, ns=(1, 1))
 
-    with pytest.raises(BulkError, match="changed while it was being read"):
+    with pytest.raises(BulkError, match="changed while"):
         encode_files(tiny, rows, tmp_path / "out", on_progress=change, **COMMON)
     assert "shards" not in json.loads((tmp_path / "out/_manifest.json").read_text())
 
@@ -187,7 +187,7 @@ def test_a_folder_with_other_files_is_not_changed(
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.tex").write_text("")
     for resume in (True, False):
-        with pytest.raises(BulkError, match=r"holds other files \(thesis\.tex\)"):
+        with pytest.raises(BulkError, match=r"files \(thesis\.tex\)"):
             encode_files(tiny, rows, tmp_path / "out", resume=resume, **COMMON)
     names = {p.name for p in (tmp_path / "out").iterdir()} - {".lock"}
     assert names == {"thesis.tex"}

@@ -171,7 +171,7 @@ def test_splitting_is_refused_where_it_cannot_apply(
 
 
 def test_standard_input_is_split_by_its_first_rows(tmp_path: Path, tiny: Encoder) -> None:
-    with pytest.raises(InputValueError, match="standard input cannot be read twice"):
+    with pytest.raises(InputValueError, match=r"standard input .*twice"):
         encode_files(tiny, "-", tmp_path / "c", out_format="collection", input_format="jsonl",
                      id_field="id", skip_unchanged=True, split_tokens=12,
                      on_duplicate="last")  # fmt: skip

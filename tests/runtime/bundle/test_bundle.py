@@ -202,7 +202,7 @@ def test_what_other_kinds_say_is_checked(
 @pytest.mark.parametrize("name", [field.name for field in fields(Manifest)])
 def test_a_manifest_that_lacks_a_field_is_refused(tiny_copy: Path, name: str) -> None:
     edit(tiny_copy, lambda raw: raw.pop(name))
-    with pytest.raises(BundleError, match=rf"manifest\.json .*\b{name}\b"):
+    with pytest.raises(BundleError, match=rf"manifest.*\b{name}\b"):
         Bundle.load(tiny_copy)
 
 

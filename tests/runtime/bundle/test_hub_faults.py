@@ -74,7 +74,7 @@ def test_a_connection_that_always_breaks_is_one_line(hub: Hub, load: Load, tmp_p
     hub.break_at["model.onnx"] = (0, 1000)
     answer = load("org/tiny")
     assert answer["error"] == "ExportError"
-    assert "org/tiny is not a directory and cannot be downloaded" in answer["message"]
+    assert "org/tiny is not a directory" in answer["message"]
     assert "\n" not in answer["message"]
     assert entries(tmp_path) == []
     hub.break_at.clear()
@@ -125,7 +125,7 @@ def test_a_child_that_is_killed_is_one_line(hub: Hub, start: Start, tmp_path: Pa
     os.kill(child, signal.SIGKILL)
     answer = answer_of(process)
     assert answer["error"] == "ExportError"
-    assert "was killed by signal 9, perhaps because memory ran out" in answer["message"]
+    assert "killed by signal 9" in answer["message"]
     assert entries(tmp_path) == []
 
 

@@ -56,7 +56,7 @@ def test_what_the_hub_allows_no_model_to_be_called(text: str) -> None:
 
 @pytest.mark.parametrize("revision", ["", "../x", "a..b", "a b", "-x", "/a", "a\n"])
 def test_revisions_that_git_does_not_allow(revision: str) -> None:
-    with pytest.raises(InputValueError, match="must be a branch, a tag or a commit"):
+    with pytest.raises(InputValueError, match="branch, a tag or a commit"):
         parse_hub_name("org/name", revision)
 
 
@@ -93,12 +93,12 @@ def test_a_commit_is_known_without_the_hub() -> None:
 def test_arguments_are_checked(tiny_dir: Path) -> None:
     with pytest.raises(InputValueError, match="empty"):
         Encoder.load("")
-    with pytest.raises(InputTypeError, match="trust_remote_code must be True or False"):
+    with pytest.raises(InputTypeError, match="trust_remote_code"):
         Encoder.load("mini", trust_remote_code=1)  # type: ignore[arg-type]
     with pytest.raises(InputTypeError, match="revision must be a text"):
         Encoder.load("mini", revision=1)  # type: ignore[arg-type]
     for name in ("mini", tiny_dir):
-        with pytest.raises(InputValueError, match="revision is for a model on the hub"):
+        with pytest.raises(InputValueError, match="revision is for a model on"):
             open_bundle(name, revision="main")
     assert open_bundle("mini").handle == "mini"
     assert open_bundle(tiny_dir, trust_remote_code=True).handle == str(tiny_dir)
@@ -242,7 +242,7 @@ def test_a_change_during_the_export_is_refused(
         os.utime(source / "config.json")
 
     monkeypatch.setattr("flowvec.bundle.exported.export_in_child", change)
-    with pytest.raises(ExportError, match="has changed while it was exported"):
+    with pytest.raises(ExportError, match="changed while"):
         Encoder.load(source)
     left = [path.name for path in (cache / "bundles").iterdir()]
     assert set(left) <= {".locks", ".checkpoints"}

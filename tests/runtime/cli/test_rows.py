@@ -272,7 +272,7 @@ def test_rows_are_not_added_to_a_collection_in_shards(
     ):
         done = flowvec(*words)
         assert done.returncode == 2
-        assert "c is a collection in shards, which only `flowvec index --engine ray`" in done.stderr
+        assert "only `flowvec index --engine ray`" in done.stderr
 
 
 def test_a_url_is_not_a_collection(flowvec: Any) -> None:

@@ -89,7 +89,7 @@ def test_another_sparse_model_is_refused_before_any_row_is_added(
         wrong = flowvec("index", "c", *files, "--sparse-model", other.parent)
         assert wrong.returncode == 2, wrong.stdout
         assert f"c has sparse vectors of {sparse_dir} (fingerprint" in wrong.stderr
-        assert "Give that model as --sparse-model, or index into a new" in wrong.stderr
+        assert "that model as --sparse-model" in wrong.stderr
         info = json.loads(flowvec("info", "c", "--json").stdout)
         assert (info["rows"], info["sparse_rows"]) == (1, 1)
 
@@ -125,7 +125,7 @@ def test_sparse_options_that_have_no_use_are_refused(
         assert done.returncode == 2, done.stdout
         assert message in done.stderr
     wrong = flowvec("index", "c", "notes.txt", "--resume", "--sparse-model", tiny_dir)
-    assert f"a sparse encoder is needed, and {tiny_dir} is an embedder; " in wrong.stderr
+    assert f"{tiny_dir} is an embedder" in wrong.stderr
     assert "open it with flowvec.Encoder.load" in wrong.stderr
     made = flowvec("index", "c", "notes.txt", "--resume", "--sparse-model", sparse_dir)
     assert made.returncode == 0

@@ -283,9 +283,9 @@ def test_it_serves_one_event_loop_after_another(collection: Collection) -> None:
 
 
 def test_wrong_kinds_are_named(collection: Collection, tiny: Encoder) -> None:
-    with pytest.raises(InputTypeError, match=r"write AsyncCollection\.open\('notes'\)"):
+    with pytest.raises(InputTypeError, match=r"\.open\('notes'\)"):
         AsyncCollection("notes")  # type: ignore[arg-type]
-    with pytest.raises(InputTypeError, match=r"write AsyncEncoder\(encoder\)"):
+    with pytest.raises(InputTypeError, match=r"AsyncEncoder\(encoder\)"):
         AsyncCollection(collection, encoder=tiny)  # type: ignore[arg-type]
     for name in ("read_threads", "write_threads", "max_waiting"):
         with pytest.raises(InputValueError, match=f"{name} must be at least 1"):
@@ -339,7 +339,7 @@ def test_a_full_queue_refuses_at_once(collection: Collection) -> None:
                 reads += [asyncio.create_task(notes.count()) for _ in range(2)]
                 await until(lambda: notes.statistics()["reads"].waiting == 2)
                 texts = notes.encoder.statistics().texts
-                with pytest.raises(OverloadedError, match="2 reads wait, and max_waiting is 2"):
+                with pytest.raises(OverloadedError, match=r"2 reads .*max_waiting is 2"):
                     await notes.search("a cat")
                 assert notes.encoder.statistics().texts == texts  # nothing was embedded for it
                 # A cancelled call makes room.

@@ -39,9 +39,7 @@ def test_a_hybrid_search_creates_the_index_beside_other_handles(
         writer.add(["a", "b"], ["a cat sleeps", "stocks fell"])
         with (
             access_of(writer).writing(),
-            pytest.raises(
-                CollectionBusyError, match=r"cannot be created now: .*is being written by"
-            ),
+            pytest.raises(CollectionBusyError, match=r"created now: .*written by"),
         ):
             reader.search("cat", hybrid=True)
         assert reader.search("cat", k=1, hybrid=True)[0].id == "a"  # it made the index
@@ -276,19 +274,19 @@ def test_words_other_than_those_of_the_vector(notes: Collection, tiny: Encoder) 
 
 def test_texts_that_are_of_no_use_are_refused(notes: Collection, tiny: Encoder) -> None:
     vectors = tiny.encode_query(["row 3", "row 4"])
-    with pytest.raises(InputValueError, match=r"a vector has no words\. Give them as text="):
+    with pytest.raises(InputValueError, match=r"no words\. .*text="):
         notes.search(vectors[0], hybrid=True)
-    with pytest.raises(InputValueError, match="alone does not read text: add hybrid=True or rer"):
+    with pytest.raises(InputValueError, match="hybrid=True or rerank"):
         notes.search(vectors[0], text="row 3")
-    with pytest.raises(InputValueError, match="text is for vectors, and query holds texts"):
+    with pytest.raises(InputValueError, match="query holds texts"):
         notes.search("row 3", text="row 3", hybrid=True)
-    with pytest.raises(InputValueError, match="texts is for vectors, and queries holds texts"):
+    with pytest.raises(InputValueError, match="queries holds texts"):
         notes.search_batch(["row 3"], texts=["row 3"], hybrid=True)
     with pytest.raises(InputValueError, match="1 texts for 2 queries"):
         notes.search_batch(vectors, texts=["row 3"], hybrid=True)
-    with pytest.raises(InputTypeError, match="texts must be str, but item 1 is int"):
+    with pytest.raises(InputTypeError, match=r"texts .*item 1 is int"):
         notes.search_batch(vectors, texts=["row 3", 4], hybrid=True)  # type: ignore[list-item]
-    with pytest.raises(InputTypeError, match="texts must be a list, not a single str"):
+    with pytest.raises(InputTypeError, match="texts must be a list"):
         notes.search_batch(vectors, texts="row 3", hybrid=True)
     with pytest.raises(InputTypeError, match="text must be a text, not bytes"):
         notes.search(vectors[0], text=b"row 3", hybrid=True)  # type: ignore[arg-type]

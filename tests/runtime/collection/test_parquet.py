@@ -218,7 +218,7 @@ def test_files_of_another_model_are_refused(
         Collection.open(tmp_path / "c", encoder=mini)
     encode_files(mini, rows, tmp_path / "others", **KEEP)
     both = [tmp_path / "vecs", tmp_path / "others"]
-    with pytest.raises(InputValueError, match="cannot be combined in one collection"):
+    with pytest.raises(InputValueError, match="cannot be combined"):
         Collection.from_parquet(tmp_path / "d", both)
     assert not (tmp_path / "d").exists()
 
@@ -243,7 +243,7 @@ def test_quantized_vectors_are_refused(
     tmp_path: Path, tiny: Encoder, rows: Path, precision: Any
 ) -> None:
     encode_files(tiny, rows, tmp_path / "vecs", precision=precision, **KEEP)
-    with pytest.raises(InputValueError, match="a collection takes float32 or float16"):
+    with pytest.raises(InputValueError, match="float32 or float16"):
         Collection.from_parquet(tmp_path / "c", tmp_path / "vecs")
 
 
@@ -317,6 +317,6 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     columns = [pa.array(["a"]), pa.array([[1.0, 0.0]]), pa.array([1]), pa.array([2])]
     table = pa.Table.from_arrays(columns, names=["id", "vector", "k", "k"])
     pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
-    with pytest.raises(InputValueError, match=r"t\.parquet has 2 columns named 'k'"):
+    with pytest.raises(InputValueError, match=r"t\.parquet .*columns .*'k'"):
         Collection.from_parquet(tmp_path / "c", tmp_path / "t.parquet")
     assert not (tmp_path / "c").exists()

@@ -90,11 +90,9 @@ def test_what_cannot_be_reranked_is_refused(
 ) -> None:
     with pytest.raises(InputValueError, match="cannot read a vector"):
         notes.search(np.ones(16), rerank=reranker)
-    with pytest.raises(InputTypeError, match=r"write Reranker\.load\('my-reranker'\)"):
+    with pytest.raises(InputTypeError, match=r"load\('my-reranker'\)"):
         notes.search(QUERY, rerank="my-reranker")  # type: ignore[arg-type]
-    with pytest.raises(
-        InputTypeError, match="must be a Reranker or a MultiVectorEncoder, not Encoder"
-    ):
+    with pytest.raises(InputTypeError, match=r"a Reranker or .*not Encoder"):
         notes.search(QUERY, rerank=tiny)  # type: ignore[arg-type]
     with pytest.raises(InputValueError, match="rerank_from"):
         notes.search(QUERY, rerank=reranker, rerank_from=0)

@@ -137,22 +137,22 @@ def test_queries_and_vectors_that_are_none_are_refused_without_a_warning(tmp_pat
     with Collection.create(tmp_path / "c", dim=2) as c, warnings.catch_warnings():
         warnings.simplefilter("error")
         for query in (None, 3, 2.5, np.float32(1)):
-            with pytest.raises(InputTypeError, match="query must be a text or a vector, not"):
+            with pytest.raises(InputTypeError, match="query must be a text"):
                 c.search(cast(Any, query))
-            with pytest.raises(InputTypeError, match="queries must be texts or vectors, not"):
+            with pytest.raises(InputTypeError, match="queries must be texts"):
                 c.search_batch(cast(Any, query))
         with pytest.raises(InputTypeError, match=r"not texts: .*search_batch"):
             c.search(cast(Any, ["a cat"]))
         with pytest.raises(InputTypeError, match=r"queries must be .* None"):
             c.search_batch(cast(Any, [None]))
         for weight in (0.5, 0.2):
-            with pytest.raises(InputValueError, match=r"vector_weight .* add hybrid=True"):
+            with pytest.raises(InputValueError, match=r"vector_weight .*hybrid=True"):
                 c.search([1, 0], vector_weight=weight)
         with pytest.raises(InputValueError, match=r"row 1 of vectors .* huge"):
             c.add_vectors([1, 2], [[1, 0], [1e300, 0]])
         with pytest.raises(InputTypeError, match="detach"):
             c.add_vectors([1], cast(Any, NeedsGradient()))
-        with pytest.raises(InputTypeError, match=r"metadata .*frame\.collect\(\)"):
+        with pytest.raises(InputTypeError, match=r"metadata .*\.collect\(\)"):
             c.add_vectors([1], [[1, 0]], metadata=lazy())
-        with pytest.raises(InputTypeError, match="ids must be a list, not a LazyFrame"):
+        with pytest.raises(InputTypeError, match=r"ids .*not a LazyFrame"):
             c.add_vectors(cast(Any, lazy()), [[1, 0]])

@@ -596,7 +596,7 @@ def test_texts_get_both_vectors_of_models(
             assert words == without.search("A dog swims.", hybrid=True)
             without.add(["plain"], ["A new text."])
             assert without.get_sparse(["plain"]) == [None]
-    with pytest.raises(InputTypeError, match="sparse_encoder must be a SparseEncoder"):
+    with pytest.raises(InputTypeError, match="sparse_encoder must be"):
         Collection.open(tmp_path / "c", sparse_encoder=tiny)  # type: ignore[arg-type]
 
 
@@ -608,7 +608,7 @@ def test_rows_without_a_sparse_vector_get_theirs(
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add(range(8), texts)
         c.add_vectors(["plain"], np.ones((1, tiny.dim)))
-        with pytest.raises(CollectionError, match="opened without a sparse encoder"):
+        with pytest.raises(CollectionError, match="without a sparse encoder"):
             c.add_missing_sparse()
     stop = threading.Event()
     stop.set()
@@ -659,7 +659,7 @@ def test_another_model_of_sparse_vectors_is_refused(
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add(["a"], ["A dog."])
         c.set_sparse(["a"], _sparse({1: 1.0}))
-    with pytest.raises(FingerprintMismatchError, match="sparse vectors of 40 dimensions, made els"):
+    with pytest.raises(FingerprintMismatchError, match="40 dimensions, made els"):
         Collection.open(tmp_path / "c", encoder=tiny, sparse_encoder=sparse_encoder)
     with Collection.create(tmp_path / "d", encoder=tiny, sparse_encoder=sparse_encoder) as c:
         c.add(["a"], ["A dog."])

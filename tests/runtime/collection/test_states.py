@@ -310,8 +310,15 @@ class Interrupt:
 ANYWHERE = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
+# The unit tier takes a few of the points.
+STEPS = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.campaign)])
+
+
 @ANYWHERE
-def test_a_ctrl_c_at_any_moment_leaves_one_state_or_the_other(collection: Collection) -> None:
+@STEPS
+def test_a_ctrl_c_at_any_moment_leaves_one_state_or_the_other(
+    collection: Collection, step: int
+) -> None:
     """At each point the store has all of a change or nothing of it, and searches agree with it."""
 
     def change(n: int) -> None:
@@ -327,7 +334,7 @@ def test_a_ctrl_c_at_any_moment_leaves_one_state_or_the_other(collection: Collec
     undo(0)
     assert count.seen > 60
     done = {True: 0, False: 0}
-    for n in range(1, count.seen):
+    for n in range(1, count.seen, step):
         before = all_of(collection)
         try:
             sys.setprofile(Interrupt(n))
@@ -344,13 +351,14 @@ def test_a_ctrl_c_at_any_moment_leaves_one_state_or_the_other(collection: Collec
             assert after == before
         undo(n)
         assert len(all_of(collection)) == 60
-    assert min(done.values()) > 3, "no moment after the commit was among them"
+    assert min(done.values()) > 3 // step, "no moment after the commit was among them"
     assert collection.verify() == []
 
 
 @ANYWHERE
+@STEPS
 def test_a_ctrl_c_while_a_reader_follows_leaves_it_in_order(
-    kind: str, collection: Collection, tmp_path: Path
+    kind: str, collection: Collection, tmp_path: Path, step: int
 ) -> None:
     with Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind]) as reader:
         all_of(reader)
@@ -367,7 +375,7 @@ def test_a_ctrl_c_while_a_reader_follows_leaves_it_in_order(
         reader.search_ids(vectors(1), 5)
         sys.setprofile(None)
         assert count.seen > 50
-        for n in range(2, count.seen, 2):
+        for n in range(2, count.seen, 2 * step):
             change(n)
             try:
                 sys.setprofile(Interrupt(n))

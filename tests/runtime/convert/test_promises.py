@@ -64,7 +64,7 @@ def test_damaged_and_unfinished_jobs_are_refused(tmp_path: Path, job: Path, tiny
     (job / "_manifest.json").write_text(json.dumps(manifest))
     refused(job, target, "is not complete: run the same `flowvec encode` again to finish it")
     (job / "_manifest.json").write_text("{}")
-    with pytest.raises(BulkError, match="is not the manifest of a bulk job"):
+    with pytest.raises(BulkError, match="the manifest of a bulk job"):
         JobSource(str(job), None)
     lines = write_jsonl(tmp_path / "rows.jsonl", [{"text": t} for t in texts_of(20)])
     encode_files(tiny, lines, tmp_path / "half", out_format="npy", rows_per_shard=4, share=(2, 3))

@@ -513,7 +513,7 @@ def test_a_pickled_encoder_refuses_other_ranges_of_8_bits(tiny_copy: Path) -> No
     files = manifest.files | {RANGES: record_file(tiny_copy / RANGES)}
     (tiny_copy / MANIFEST).write_text(replace(manifest, files=files).to_json())
     assert Encoder.load(tiny_copy, provider="cpu").fingerprint == manifest.fingerprint
-    with pytest.raises(BundleError, match="has changed since this Encoder was pickled"):
+    with pytest.raises(BundleError, match=r"changed since .*pickled"):
         pickle.loads(data)
 
 
@@ -768,5 +768,5 @@ def test_run_refuses_ids_and_batches_that_do_not_fit(
 
 
 def test_on_statistics_must_be_a_function(tiny_dir: Path) -> None:
-    with pytest.raises(InputTypeError, match="on_statistics must be a function"):
+    with pytest.raises(InputTypeError, match="on_statistics"):
         Encoder.load(tiny_dir, on_statistics=3)  # type: ignore[arg-type]

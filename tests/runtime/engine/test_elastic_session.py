@@ -221,4 +221,4 @@ def test_an_engine_that_is_wrong_on_all_cores_is_not_used(
     session = ElasticSession(streams, wrong, at_once)
     for _ in range(20):
         assert session.run(IDS, IDS, alone=True)[0, 0] == 1
-    assert "single texts stay on one core: its vectors are wrong" in caplog.text
+    assert "one core: its vectors are wrong" in caplog.text

@@ -36,7 +36,7 @@ def test_a_provider_that_does_not_really_run_is_an_error(
 ) -> None:
     # The session runs on the CPU provider although another was requested: a silent fallback.
     monkeypatch.setattr(onnxruntime_session, "_gpu_providers", lambda *_: [CPU])
-    with pytest.raises(ProviderUnavailableError, match="ONNX Runtime runs CPUExecutionProvider"):
+    with pytest.raises(ProviderUnavailableError, match="runs CPUExecutionProvider"):
         Session(Bundle.load(tiny_dir), Engine(provider, "float32", 1))
 
 

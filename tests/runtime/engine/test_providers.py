@@ -73,7 +73,7 @@ def test_the_budget_goes_by_device_and_layers() -> None:
 def test_a_named_engine_is_used_or_is_an_error_with_its_reason(full: str) -> None:
     assert choose(EVERYTHING, BF16, 4, provider=full).provider == full
     others = status(*(name for name in PROVIDERS if name != full))
-    with pytest.raises(ProviderUnavailableError, match=f"{full} was asked for, but {full} is"):
+    with pytest.raises(ProviderUnavailableError, match=f"{full} was .*but {full} is"):
         choose(others, BF16, 4, provider=full)
 
 
@@ -90,7 +90,7 @@ def test_a_short_name_means_its_first_provider_that_runs(short: str, fulls) -> N
 
 
 def test_a_device_without_a_provider_is_an_error_with_the_reasons() -> None:
-    with pytest.raises(ProviderUnavailableError, match=f"cuda was asked for, but {CUDA} is miss"):
+    with pytest.raises(ProviderUnavailableError, match=f"cuda was .*but {CUDA} is"):
         choose(status(CPU), BF16, 4, device="cuda")
 
 
@@ -165,7 +165,7 @@ def test_a_short_name_means_the_provider_that_has_the_compute_type() -> None:
     # If a graph is missing for all providers, the error is of one that could run it.
     with pytest.raises(ProviderUnavailableError, match="flowvec export --variants int8"):
         choose(both, BF16, 4, [], compute="int8")
-    with pytest.raises(ProviderUnavailableError, match="flowvec export --variants float16"):
+    with pytest.raises(ProviderUnavailableError, match="--variants float16"):
         choose(EVERYTHING, BF16, 4, [], compute="float16")
 
 

@@ -102,5 +102,5 @@ def test_a_limit_on_instruction_sets_is_named(monkeypatch: pytest.MonkeyPatch) -
     if OPENVINO not in available_providers():
         pytest.skip(f"{OPENVINO} cannot run on this machine")
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx2")
-    with pytest.raises(ProviderUnavailableError, match="limits instruction sets to AVX2"):
+    with pytest.raises(ProviderUnavailableError, match="AVX2"):
         choose_engine("openvino", "bfloat16")

@@ -62,7 +62,7 @@ def test_wrong_arguments() -> None:
         maxsim(3, documents)  # type: ignore[arg-type]
     with pytest.raises(InputTypeError, match="must be arrays of numbers"):
         maxsim(["a text"], documents)
-    with pytest.raises(InputValueError, match=r"of shape \(tokens, dim\), not \(8,\)"):
+    with pytest.raises(InputValueError, match=r"tokens, dim\), not \(8"):
         maxsim([np.ones(8)], documents)
     with pytest.raises(InputValueError, match=r"differ in dim: \[7, 8\]"):
         maxsim(np.ones((2, 7)), documents)

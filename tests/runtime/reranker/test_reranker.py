@@ -192,7 +192,7 @@ def test_several_labels(three: Path) -> None:
         assert scores.shape == (8, 3)
         np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-6)
         assert loaded.predict(pairs[0]).shape == (3,)
-        with pytest.raises(InputValueError, match="yes, no, maybe: say with label=") as raised:
+        with pytest.raises(InputValueError, match=r"yes, no, maybe: .*label=") as raised:
             loaded.rank(QUERY, DOCUMENTS)
         assert 'say with "label" whose' in json_message(raised.value)
         with pytest.raises(InputValueError, match="no label 'perhaps'"):
@@ -255,11 +255,9 @@ def test_wrong_arguments_of_rank_are_refused(
 
 
 def test_each_kind_names_the_class_that_opens_it(reranker_dir: Path) -> None:
-    with pytest.raises(BundleError, match=r"is a reranker; open it with flowvec\.Reranker\.load"):
+    with pytest.raises(BundleError, match=r"reranker; .*flowvec\.Reranker"):
         Encoder.load(reranker_dir)
-    with pytest.raises(
-        BundleError, match=r"is a static embedder; open it with flowvec\.Encoder\.load\('mini'\)"
-    ):
+    with pytest.raises(BundleError, match=r"Encoder\.load\('mini'\)"):
         Reranker.load("mini")
 
 

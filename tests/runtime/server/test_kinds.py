@@ -332,7 +332,7 @@ def test_the_command_takes_all_kinds_in_one_list(
 
 
 def test_a_model_for_reranker_must_be_one(sparse_dir: Path) -> None:
-    with pytest.raises(BundleError, match=r"sparse encoder; open it with flowvec\.SparseEncoder"):
+    with pytest.raises(BundleError, match=r"flowvec\.SparseEncoder"):
         Reranker.load(sparse_dir)
 
 

@@ -101,9 +101,9 @@ def test_another_kind_is_refused_by_the_class_that_opens_it(
     sparse_dir: Path, tiny_dir: Path
 ) -> None:
     for kind in (Encoder, Reranker):
-        with pytest.raises(BundleError, match=r"a sparse encoder; open it with flowvec\.SparseEnc"):
+        with pytest.raises(BundleError, match=r"flowvec\.SparseEncoder"):
             kind.load(sparse_dir)
-    with pytest.raises(BundleError, match=r"an embedder; open it with flowvec\.Encoder"):
+    with pytest.raises(BundleError, match=r"an embedder.*flowvec\.Encoder"):
         SparseEncoder.load(tiny_dir)
 
 

@@ -23,7 +23,7 @@ def random_vectors(rows: int, dim: int, seed: int, density: float = 0.1) -> Spar
 
 def test_without_scipy_the_message_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)  # as if it was not installed
-    with pytest.raises(MissingDependencyError, match="scipy: python -m pip install scipy"):
+    with pytest.raises(MissingDependencyError, match="pip install scipy"):
         random_vectors(2, 30, 0).to_scipy()
 
 
@@ -124,15 +124,15 @@ def test_noise_is_left_out_and_the_largest_are_kept() -> None:
 
 def test_wrong_arguments() -> None:
     vectors = random_vectors(5, 10, 6)
-    with pytest.raises(InputTypeError, match="queries must be SparseVectors, not list"):
+    with pytest.raises(InputTypeError, match=r"queries .*not list"):
         vectors.search([[1.0]])  # type: ignore[arg-type]
     with pytest.raises(InputValueError, match="queries have 11 dimensions"):
         vectors.search(random_vectors(5, 11, 6))
-    with pytest.raises(InputTypeError, match="must be a sparse matrix of scipy, not ndarray"):
+    with pytest.raises(InputTypeError, match="scipy, not ndarray"):
         SparseVectors.from_scipy(np.ones((2, 2)))
     one_axis = scipy_sparse.coo_array(np.ones(3))
     if len(one_axis.shape) == 1:  # since scipy 1.13
-        with pytest.raises(InputValueError, match=r"of shape \(texts, dim\), not \(3,\)"):
+        with pytest.raises(InputValueError, match=r"texts, dim\), not \(3"):
             SparseVectors.from_scipy(one_axis)
     with pytest.raises(IndexError, match="there is no vector 5"):
         vectors[5]

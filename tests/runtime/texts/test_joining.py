@@ -79,7 +79,7 @@ def test_a_row_without_any_of_the_fields_is_a_dead_letter(tmp_path: Path, tiny: 
     assert done.rows == 4
     codes = [(letter["row"], letter["code"]) for letter in letters_of(tmp_path / "a")]
     assert codes == [(4, "null"), (5, "missing_field"), (6, "not_text")]
-    with pytest.raises(InputTypeError, match="line 5: the text of title and text is null"):
+    with pytest.raises(InputTypeError, match=r"line 5: .*title and text.*null"):
         list(read_rows(str(tmp_path / "a.jsonl"), text_field="title,text"))
 
 
@@ -93,10 +93,10 @@ def test_a_file_may_lack_a_field_that_another_has(tmp_path: Path, tiny: Encoder)
     with pytest.raises(InputValueError, match="has no field 'title'"):
         encode_files(tiny, tmp_path / "a.csv", tmp_path / "d", **options)
     options["text_field"] = "x,y"
-    with pytest.raises(InputValueError, match="no field 'x' or 'y'; it has title, text"):
+    with pytest.raises(InputValueError, match="'x' or 'y'; it has title, text"):
         encode_files(tiny, tmp_path / "b.csv", tmp_path / "d", **options)
     (tmp_path / "a.txt").write_text("a line\n")
-    with pytest.raises(InputValueError, match="read as txt, which has no fields"):
+    with pytest.raises(InputValueError, match="txt, which has no fields"):
         encode_files(tiny, tmp_path / "a.txt", tmp_path / "d", **options)
 
 

@@ -140,7 +140,7 @@ def test_the_separators_are_the_templates(tmp_path: Path) -> None:
 
 def test_a_template_without_the_first_text_is_refused(tmp_path: Path) -> None:
     file = _with_template(tmp_path, [{"Sequence": {"id": "B", "type_id": 0}}])
-    with pytest.raises(BundleError, match="does not put two texts into one row"):
+    with pytest.raises(BundleError, match="two texts into one row"):
         PairTokenizer(file, MAX_LENGTH, with_types=True)
 
 

@@ -103,7 +103,7 @@ def test_rows_are_counted_as_they_come_and_go(store: Store) -> None:
 def test_a_row_that_vanishes_is_noticed(store: Store, read: str) -> None:
     """The row's checksum vanishes with it: only the count shows it."""
     store.database.connection.execute("DELETE FROM items WHERE label = 2")
-    with pytest.raises(CorruptCollectionError, match="holds 3 rows, but 4 were written"):
+    with pytest.raises(CorruptCollectionError, match="holds 3 rows, but 4"):
         list(store.scan()) if read == "scan" else getattr(store, read)()
     assert list(store.problems())[-1].endswith("it holds 3 rows, but 4 were written")
 
@@ -119,7 +119,7 @@ def test_a_damaged_count_is_a_typed_error(store: Store, value: str) -> None:
 @pytest.mark.parametrize("key", ["rows", "deletions", "state", "id_sum"])
 def test_a_missing_count_is_a_typed_error(store: Store, key: str) -> None:
     store.database.connection.execute("DELETE FROM meta WHERE key = ?", (key,))
-    with pytest.raises(CorruptCollectionError, match=f"count of rows is damaged.*{key}"):
+    with pytest.raises(CorruptCollectionError, match=f"count of rows.*{key}"):
         store.count()
     if key == "state":
         with pytest.raises(CorruptCollectionError, match="number of its state is damaged"):
@@ -199,7 +199,7 @@ def test_a_folder_that_cannot_be_written_is_read_all_the_same(
     alone.mkdir()
     for name in (FILE, f"{FILE}-wal"):
         shutil.copy(tmp_path / name, alone)
-    with pytest.raises(CollectionError, match=r"open it once where it can be written"):
+    with pytest.raises(CollectionError, match="open it once"):
         Store(alone / FILE)  # its log has not been merged, and no process has it open
     shutil.rmtree(alone)
     store.close()
@@ -226,7 +226,7 @@ FIELDS = {
 @pytest.mark.parametrize("read", ["read", "scan"])
 def test_a_change_of_any_field_is_noticed(store: Store, field: str, read: str) -> None:
     store.database.connection.execute(f"UPDATE items SET {field} = {FIELDS[field]} WHERE label = 1")
-    with pytest.raises(CorruptCollectionError, match="row 1 does not match its checksum"):
+    with pytest.raises(CorruptCollectionError, match="row 1 does not match"):
         store.read([1]) if read == "read" else list(store.scan())
 
 
@@ -235,7 +235,7 @@ def test_bytes_that_are_not_text_any_more_are_a_damaged_row(store: Store, field:
     store.database.connection.execute(
         f"UPDATE items SET {field} = CAST(x'6180' AS TEXT) WHERE label = 1"
     )
-    with pytest.raises(CorruptCollectionError, match="row 1 does not match its checksum"):
+    with pytest.raises(CorruptCollectionError, match="row 1 does not match"):
         store.read([1])
     assert "row 1 (id " in "".join(store.problems())
     if field == "id":
@@ -292,7 +292,7 @@ def test_what_is_not_a_database_is_a_typed_error(tmp_path: Path) -> None:
 def test_another_layout_version_is_refused(store: Store, tmp_path: Path, version: int) -> None:
     store.database.connection.execute(f"PRAGMA user_version={version}")
     store.close()
-    with pytest.raises(CollectionError, match=f"layout version {version}; this flowvec reads 1: "):
+    with pytest.raises(CollectionError, match=f"layout version {version}; "):
         Store(tmp_path / FILE)
 
 

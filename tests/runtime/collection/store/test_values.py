@@ -133,7 +133,7 @@ def test_deep_and_circular_values_are_refused() -> None:
     circle: list[Any] = []
     circle.append(circle)
     for value in ([deep], circle):
-        with pytest.raises(InputValueError, match="it is nested deeper than 100 levels"):
+        with pytest.raises(InputValueError, match=r"it .*deeper than 100"):
             storable(value, "it")
 
 
