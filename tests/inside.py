@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flowvec.collection.store.store import FILE
-from flowvec.engine.bound_session import BoundSession
 
 # Types alone: processes that are killed a thousand times import this too.
 if TYPE_CHECKING:
@@ -37,33 +35,11 @@ if TYPE_CHECKING:
     from flowvec.tokenizer.tokenizer import Tokenizer
     from flowvec.worker_threads import WorkerThreads
 
-__all__ = [
-    "SteppedSession",
-    "access_of",
-    "actors_of",
-    "calls_and_forks",
-    "end_a_thread",
-    "fail_to_add",
-    "file_system_of",
-    "index_lock_of",
-    "index_of",
-    "library_texts",
-    "pipeline_of",
-    "run_sql",
-    "sparse_index_of",
-    "state_of",
-    "store_of",
-    "waiting_changes",
-]
 
-
-# --- collections ----------------------------------------------------------------------------------
-
-
-def run_sql(folder: Path, statement: str, *values: object) -> None:
+def run_sql(folder: Path, statement: str, *values: object) -> list[tuple[Any, ...]]:
     """Run a statement in a collection's file, as damage or another program would."""
     with contextlib.closing(sqlite3.connect(folder / FILE, isolation_level=None)) as db:
-        db.execute(statement, values)
+        return db.execute(statement, values).fetchall()
 
 
 def store_of(collection: Collection) -> Store:
@@ -111,9 +87,6 @@ def fail_to_add(collection: Collection, ids: list[Id], vectors: np.ndarray) -> N
         raise ZeroDivisionError
 
 
-# --- models ---------------------------------------------------------------------------------------
-
-
 def pipeline_of(model: LoadedModel) -> Pipeline:
     """What tokenizes a model's texts and runs its batches."""
     return model._pipeline
@@ -142,34 +115,6 @@ def library_texts(tokenizer: Tokenizer) -> Iterator[list[str]]:
         bodies._tokenizer = bodies._of_long._tokenizer = library
 
 
-class SteppedSession(BoundSession):
-    """A session whose three steps a test can override."""
-
-    def bind(self, buffers: Any, feeds: Sequence[npt.NDArray[np.int64]]) -> None:
-        """Copy the inputs to the device."""
-        super()._bind(buffers, feeds)
-
-    def compute(self, buffers: Any, options: Any) -> None:
-        """Run the graph."""
-        super()._compute(buffers, options)
-
-    def fetch(self, buffers: Any) -> npt.NDArray[np.float32]:
-        """Copy the output back."""
-        return super()._fetch(buffers)
-
-    def _bind(self, buffers: Any, feeds: Sequence[npt.NDArray[np.int64]]) -> None:
-        self.bind(buffers, feeds)
-
-    def _compute(self, buffers: Any, options: Any) -> None:
-        self.compute(buffers, options)
-
-    def _fetch(self, buffers: Any) -> npt.NDArray[np.float32]:
-        return self.fetch(buffers)
-
-
-# --- threads --------------------------------------------------------------------------------------
-
-
 def end_a_thread(queue: WorkerThreads) -> None:
     """Let a worker thread of a queue end as if it had raised."""
     end = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -181,9 +126,6 @@ def end_a_thread(queue: WorkerThreads) -> None:
 def calls_and_forks(under_way: UnderWay) -> tuple[dict[int, int], dict[int, int]]:
     """How many calls each thread is in, and how many forks each thread has begun."""
     return under_way._calls, under_way._forks
-
-
-# --- shards and buckets ---------------------------------------------------------------------------
 
 
 def actors_of(searcher: ShardedSearcher) -> dict[str, Any]:

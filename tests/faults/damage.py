@@ -21,7 +21,6 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
 import sys
 import tempfile
 import time
@@ -36,6 +35,7 @@ import numpy as np
 from flowvec import Bundle, BundleError, Collection
 from flowvec.errors import FlowvecError
 from tests.graph_files import HEADER
+from tests.inside import run_sql
 from tests.makers import vectors
 
 ROWS, DIM = 300, 8
@@ -124,12 +124,8 @@ def craft(path: Path, draw: random.Random) -> str:
         value = draw.choice([draw.randbytes(size), bytes(size), b"\xff" * size])
         data[place : place + size] = value
     path.write_bytes(data)
-    with sqlite3.connect(path.parent / "collection.sqlite") as db:
-        db.execute(
-            "UPDATE snapshots SET bytes = ?, sha256 = ?",
-            (len(data), hashlib.sha256(data).hexdigest()),
-        )
-    db.close()
+    digest = hashlib.sha256(data).hexdigest()
+    run_sql(path.parent, "UPDATE snapshots SET bytes = ?, sha256 = ?", len(data), digest)
     return "crafted"
 
 

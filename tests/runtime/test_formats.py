@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,8 @@ from flowvec import Collection, Encoder, Hit, SparseVectors
 from flowvec.bundle.manifest import FORMAT_VERSION
 from flowvec.collection.index.snapshots import GraphSnapshots
 from flowvec.collection.store.meta import LAYOUT_VERSION
-from flowvec.collection.store.store import FILE
 from tests.data.make_formats import token_vectors
+from tests.inside import run_sql
 
 FORMATS = Path(__file__).resolve().parents[1] / "data/formats"
 BUNDLE = f"bundle-v{FORMAT_VERSION}"
@@ -107,10 +105,10 @@ def test_a_new_collection_has_the_tables_of_the_fixture(folder: Path, tmp_path: 
 
 def _schema(folder: Path) -> dict[str, list[str]]:
     """The words of each statement; tables of the full-text index itself are SQLite's."""
-    with contextlib.closing(sqlite3.connect(folder / FILE)) as db:
-        made = db.execute(
-            "SELECT name, sql FROM sqlite_master WHERE NOT (type = 'table' AND name LIKE 'words_%')"
-        ).fetchall()
+    made = run_sql(
+        folder,
+        "SELECT name, sql FROM sqlite_master WHERE NOT (type = 'table' AND name LIKE 'words_%')",
+    )
     return {name: (sql or "").split() for name, sql in made}
 
 

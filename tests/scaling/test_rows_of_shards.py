@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from flowvec import Collection
 from flowvec.collection.store.rows import Id, Item
 from flowvec.errors import ClosedError, InputTypeError, InputValueError
 from flowvec.sharded import ShardedSearcher
+from tests.inside import run_sql
 
 # The number and the text 3 are different ids, in different shards.
 IDS: dict[str, list[Id]] = {"shard-000": ["a", 3, "b"], "shard-001": ["ü", "3", "c", 2**70]}
@@ -138,9 +138,7 @@ def test_a_damaged_row_is_told(tmp_path: Path) -> None:
     for name, ids in IDS.items():
         fill(tmp_path / name, ids)
     write_manifest(tmp_path)
-    with sqlite3.connect(tmp_path / "shard-001" / "collection.sqlite") as database:
-        database.execute("UPDATE items SET text = 'another' WHERE id = 'c'")
-    database.close()
+    run_sql(tmp_path / "shard-001", "UPDATE items SET text = 'another' WHERE id = 'c'")
     with ShardedSearcher(tmp_path, cpus_per_shard=0.1, timeout=120) as searcher:
         found = searcher.get(["a", "c"])
         assert [row and row.id for row in found.rows] == ["a", None]

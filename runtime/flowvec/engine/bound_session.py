@@ -50,14 +50,14 @@ class BoundSession(Session):
         except IndexError:
             buffers = _Buffers(self, len(self._inputs))
         # Buffers of a batch that fails are not used again: they may be bound to half of it.
-        self._bind(buffers, feeds)
+        self.bind(buffers, feeds)
         with self._computing:
-            self._compute(buffers, options)
-        output = self._fetch(buffers)
+            self.compute(buffers, options)
+        output = self.fetch(buffers)
         self._idle.append(buffers)
         return output
 
-    def _bind(self, buffers: _Buffers, feeds: Sequence[npt.NDArray[np.int64]]) -> None:
+    def bind(self, buffers: _Buffers, feeds: Sequence[npt.NDArray[np.int64]]) -> None:
         """Copy the inputs to the device."""
         binding = buffers.binding
         for i, (name, feed) in enumerate(zip(self._inputs, feeds, strict=True)):
@@ -67,11 +67,11 @@ class BoundSession(Session):
         binding.bind_output(self._output, self._device)
         binding.synchronize_inputs()
 
-    def _compute(self, buffers: _Buffers, options: Any) -> None:
+    def compute(self, buffers: _Buffers, options: Any) -> None:
         """Run the graph. It returns when the output is in the device's memory."""
         self._session.run_with_iobinding(buffers.binding, options)
 
-    def _fetch(self, buffers: _Buffers) -> npt.NDArray[np.float32]:
+    def fetch(self, buffers: _Buffers) -> npt.NDArray[np.float32]:
         """Copy the output back, and free the batch's memory on the device."""
         binding = buffers.binding
         output: npt.NDArray[np.float32] = binding.get_outputs()[0].numpy()

@@ -21,6 +21,7 @@ import pytest
 
 from flowvec import Collection, Encoder, progress
 from flowvec.cli.demo import SUGGESTED
+from tests.inside import run_sql
 
 LINES = ["the cat sleeps", "", "a dog runs", "stocks fell"]
 
@@ -357,16 +358,14 @@ def test_verify_compact_and_salvage_say_what_they_found(flowvec, tmp_path: Path,
     assert (done.returncode, done.stdout) == (0, "v: 3 rows, all well\n")
     done = flowvec("compact", "v", "--json")
     assert json.loads(done.stdout)["rows"] == 3
-    with contextlib.closing(sqlite3.connect(tmp_path / "v/collection.sqlite")) as db, db:
-        db.execute("UPDATE items SET text = 'x' WHERE label = 2")
+    run_sql(tmp_path / "v", "UPDATE items SET text = 'x' WHERE label = 2")
     done = flowvec("verify", "v", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout) == {
         "rows": 3, "lost": None,
         "problems": ["collection.sqlite: row 2 (id 1) does not match its checksum"],
     }  # fmt: skip
-    with contextlib.closing(sqlite3.connect(tmp_path / "v/collection.sqlite")) as db, db:
-        db.execute("DELETE FROM items WHERE label = 2")
+    run_sql(tmp_path / "v", "DELETE FROM items WHERE label = 2")
     done = flowvec("verify", "v")
     assert done.returncode == 1
     assert "holds 2 rows, but 3 were written" in done.stdout

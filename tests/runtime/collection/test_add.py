@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import re
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from flowvec import (
     InputValueError,
 )
 from flowvec.collection.index.hnsw import Graph
-from flowvec.collection.store.store import FILE
+from tests.inside import run_sql
 from tests.makers import vectors
 from tests.runtime.collection.conftest import TEXTS
 
@@ -310,8 +309,7 @@ def test_float16_takes_half_the_room_and_is_the_same_after_opening(tmp_path: Pat
             item = c.get([3])[0]
             assert item is not None
             np.testing.assert_allclose(item.vector, rows[3], atol=0 if dtype == "float32" else 2e-3)
-        with sqlite3.connect(tmp_path / dtype / FILE) as db:
-            sizes[dtype] = db.execute("SELECT length(vector) FROM items").fetchone()[0]
+        sizes[dtype] = run_sql(tmp_path / dtype, "SELECT length(vector) FROM items")[0][0]
     assert sizes == {"float32": 32, "float16": 16}
     with (
         Collection.create(tmp_path / "d", dim=2, vector_dtype="float16") as c,

@@ -199,8 +199,7 @@ def test_verify_names_every_problem(tmp_path: Path) -> None:
     data[500] ^= 1
     graph.write_bytes(data)
     (tmp_path / "c" / "stray.txt").write_text("x")
-    with sqlite3.connect(tmp_path / "c" / FILE) as db:
-        db.execute("UPDATE items SET text = 'x' WHERE label = 7")
+    run_sql(tmp_path / "c", "UPDATE items SET text = 'x' WHERE label = 7")
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         problems = c.verify()
     assert len(problems) == 3

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -30,7 +29,7 @@ from flowvec import (
 )
 from flowvec.collection.index import sparse_index
 from flowvec.collection.store.store import FILE
-from tests.inside import access_of, sparse_index_of, store_of
+from tests.inside import access_of, run_sql, sparse_index_of, store_of
 
 DIM = 40
 Weights = dict[int, float]
@@ -480,9 +479,7 @@ def test_damage_is_found_and_salvaged(
     with Collection.create(path, dim=3) as c:
         c.add_vectors(list("abcd"), _dense(4), sparse=_sparse(*rows))
         c.add_vectors(list("e"), _dense(1))
-    with sqlite3.connect(path / FILE) as db:
-        db.execute(statement)
-    db.close()
+    run_sql(path, statement)
     with Collection.open(path) as c:
         assert any(message in problem for problem in c.verify())
         with pytest.raises(CorruptCollectionError, match=message):
@@ -663,11 +660,8 @@ def test_another_model_of_sparse_vectors_is_refused(
         Collection.open(tmp_path / "c", encoder=tiny, sparse_encoder=sparse_encoder)
     with Collection.create(tmp_path / "d", encoder=tiny, sparse_encoder=sparse_encoder) as c:
         c.add(["a"], ["A dog."])
-    with sqlite3.connect(tmp_path / "d" / FILE) as db:
-        assert db.execute("SELECT value FROM meta WHERE key = 'sparse_fingerprint'").fetchall() == [
-            (sparse_encoder.fingerprint,)
-        ]
-    db.close()
+    kept = run_sql(tmp_path / "d", "SELECT value FROM meta WHERE key = 'sparse_fingerprint'")
+    assert kept == [(sparse_encoder.fingerprint,)]
     with Collection.open(tmp_path / "d") as c:
         store_of(c).meta.write_settings({"sparse_fingerprint": "0" * 64})
     with pytest.raises(FingerprintMismatchError, match="is another model"):

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -28,18 +27,12 @@ from flowvec import (
     MultiVectorEncoder,
     maxsim,
 )
-from flowvec.collection.store.store import FILE
 from flowvec.collection.store.token_table import TokenCodec, TokenTable
+from tests.inside import run_sql
 from tests.makers import texts_of
 
 TEXTS = texts_of(40, seed=3)
 QUERY = "the cat sleeps on a red bread"
-
-
-def execute(path: Path, statement: str) -> None:
-    with sqlite3.connect(path / FILE) as db:
-        db.execute(statement)
-    db.close()
 
 
 @pytest.fixture
@@ -417,7 +410,7 @@ def test_damage_is_found_and_never_ranks(
     filled.add_token_vectors(multi_vector)
     expected = filled.search(QUERY, 40, rerank=multi_vector, rerank_from=40)
     filled.close()
-    execute(tmp_path / "c", statement)
+    run_sql(tmp_path / "c", statement)
     with Collection.open(tmp_path / "c", encoder=tiny) as c:
         assert any(message in problem for problem in c.verify())
         found = c.search(QUERY, 40, rerank=multi_vector, rerank_from=40)

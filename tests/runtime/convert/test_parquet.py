@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,8 @@ import pytest
 
 from flowvec import Collection, CorruptCollectionError, Encoder
 from flowvec.bulk import encode_files
-from flowvec.collection.store.store import FILE
 from flowvec.convert import convert, sorting
+from tests.inside import run_sql
 from tests.job_folders import sparse_collection, write_job
 from tests.makers import texts_of, unit_vectors, vectors, write_jsonl
 
@@ -227,12 +225,11 @@ def test_indexes_of_dense_vectors_have_the_sparse_ones_beside_them(tmp_path: Pat
 
 def test_a_damaged_sparse_vector_is_refused(tmp_path: Path) -> None:
     sparse_collection(tmp_path / "c")
-    with closing(sqlite3.connect(tmp_path / "c" / FILE)) as db, db:
-        db.execute("UPDATE sparse_vectors SET weights = zeroblob(length(weights)) WHERE n = 5")
+    damage = "UPDATE sparse_vectors SET weights = zeroblob(length(weights)) WHERE n = 5"
+    run_sql(tmp_path / "c", damage)
     with pytest.raises(CorruptCollectionError, match="the sparse vector of row"):
         convert(tmp_path / "c", tmp_path / "rows.parquet", "parquet")
-    with closing(sqlite3.connect(tmp_path / "c" / FILE)) as db, db:
-        db.execute("DELETE FROM sparse_vectors WHERE n = 5")
+    run_sql(tmp_path / "c", "DELETE FROM sparse_vectors WHERE n = 5")
     with pytest.raises(CorruptCollectionError, match="sparse vectors, but"):
         convert(tmp_path / "c", tmp_path / "rows.parquet", "parquet")
     assert not (tmp_path / "rows.parquet").exists()

@@ -23,6 +23,7 @@ from flowvec import (
 from flowvec.bulk import encode_files
 from flowvec.convert import ConvertError, convert, staging
 from flowvec.convert.job_source import JobSource
+from tests.inside import run_sql
 from tests.job_folders import write_job
 from tests.makers import texts_of, unit_vectors, write_jsonl
 
@@ -75,12 +76,10 @@ def test_damaged_and_unfinished_jobs_are_refused(tmp_path: Path, job: Path, tiny
 
 
 def test_a_damaged_collection_is_refused(tmp_path: Path) -> None:
-    import sqlite3
 
     with Collection.create(tmp_path / "c", dim=4) as c:
         c.add_vectors(["a", "b"], unit_vectors(2, 4))
-    with sqlite3.connect(tmp_path / "c" / "collection.sqlite") as db:
-        db.execute("UPDATE items SET text = 'other' WHERE id = 'b'")
+    run_sql(tmp_path / "c", "UPDATE items SET text = 'other' WHERE id = 'b'")
     with pytest.raises(Exception, match="checksum"):
         convert(tmp_path / "c", tmp_path / "v.parquet", "parquet")
     assert names(tmp_path) == ["c"]

@@ -24,9 +24,10 @@ from flowvec import Bundle, ClosedError, Encoder, EncodeStatistics, EngineError,
 from flowvec.encoder import pipeline
 from flowvec.encoder.batching import ENOUGH_ON_GPU, MOST_ROWS_ON_GPU, Batch, plan
 from flowvec.engine import bound_session, onnxruntime_session, selection
+from flowvec.engine.bound_session import BoundSession
 from flowvec.engine.providers import CPU, CUDA, Engine
 from flowvec.texts.window import WINDOW
-from tests.inside import SteppedSession, pipeline_of
+from tests.inside import pipeline_of
 from tests.runtime.encoder.conftest import texts
 from tests.runtime.engine.test_onnxruntime_session import NamedCuda
 
@@ -34,7 +35,7 @@ ON_GPU = Engine(CUDA, "float32", 1)
 LONGEST = 60.0
 
 
-class Device(SteppedSession):
+class Device(BoundSession):
     """A session that computes `rate` padded tokens per second, and says what is in flight.
 
     Attributes:

@@ -19,7 +19,6 @@ from flowvec.engine.bound_session import BoundSession
 from flowvec.engine.onnxruntime_session import Session
 from flowvec.engine.providers import CPU, CUDA, TENSORRT, Engine
 from flowvec.errors import BundleError
-from tests.inside import SteppedSession
 from tests.runtime.engine.test_failures import LIMITED_ARENA
 
 ON_CPU = Engine(CPU, "float32", 1)
@@ -75,18 +74,15 @@ def test_buffers_are_used_again(bound: BoundSession) -> None:
     bound.run(*batch(128, 30))
     idle = bound._idle
     (buffers,) = idle
-
-    def addresses() -> list[int]:
-        return [place.ctypes.data for place in buffers._places]
-
-    before = addresses()
+    places = buffers._places
+    before = [place.ctypes.data for place in places]
     for shape in SHAPES:
         bound.run(*batch(*shape))
     assert list(idle) == [buffers]
-    assert addresses() == before
+    assert [place.ctypes.data for place in places] == before
 
 
-class Observed(SteppedSession):
+class Observed(BoundSession):
     """A session whose steps can be held up, and are counted."""
 
     def __init__(self, bundle: Bundle, engine: Engine) -> None:
@@ -157,7 +153,7 @@ def test_a_batch_that_fails_does_not_lose_the_other(tiny_dir: Path, plain: Sessi
         np.testing.assert_array_equal(other.result(60), plain.run(*batch(5, 11)))
 
 
-class Interrupted(SteppedSession):
+class Interrupted(BoundSession):
     """A session in whose steps Ctrl-C is pressed."""
 
     at = ""
@@ -202,11 +198,11 @@ from flowvec.engine.bound_session import BoundSession
 class HeldUp(BoundSession):
     fetching, may_fetch = threading.Event(), threading.Event()
 
-    def _fetch(self, buffers):
+    def fetch(self, buffers):
         if threading.current_thread() is not threading.main_thread():
             self.fetching.set()
             assert self.may_fetch.wait(60)
-        return super()._fetch(buffers)
+        return super().fetch(buffers)
 
 bundle = Bundle.load(path)
 engine = onnxruntime_session.Engine("CPUExecutionProvider", "float32", 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from flowvec import Collection
 from flowvec.collection.index.vector_file import VectorFile, VectorFileError
-from flowvec.collection.store.store import FILE
 from tests.inside import fail_to_add, run_sql, state_of, store_of
 from tests.makers import vectors
 
@@ -74,9 +72,7 @@ def test_a_file_that_is_damaged_is_replaced_by_the_next_change(
         VectorFile.create(tmp_path / "c", 1, 16).close()
     else:
         value = {"fewer": "7", "more": "301", "nonsense": "x"}[damage]
-        with sqlite3.connect(tmp_path / "c" / FILE) as db:
-            db.execute("UPDATE meta SET value = ? WHERE key = 'vectors records'", (value,))
-        db.close()
+        run_sql(tmp_path / "c", "UPDATE meta SET value = ? WHERE key = 'vectors records'", value)
     with Collection.open(tmp_path / "c") as c:
         assert is_right(c)
         for n in range(2):  # "more" shows after the first
