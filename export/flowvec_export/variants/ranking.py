@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import onnx
-from scipy.stats import kendalltau
 
 from flowvec import Bundle, Reranker
 from flowvec.bundle.manifest import TOKEN_TYPES
@@ -96,6 +95,8 @@ def _kendall_tau(exact: Floats, other: Floats) -> float:
     ranks = [np.ptp(scores) != 0 for scores in (exact, other)]  # NaN has a difference
     if not all(ranks):
         return float(not any(ranks))
+    from scipy.stats import kendalltau  # as in `flowvec_export.sts`
+
     return float(kendalltau(exact, other).statistic)
 
 
