@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,7 +16,6 @@ import pytest
 import flowvec
 from flowvec import Added, Collection, CollectionBusyError, CollectionError
 from flowvec.collection.access import Access
-from flowvec.collection.store.sqlite import Database
 from tests.makers import vectors
 
 DIM = 8
@@ -35,18 +33,15 @@ def collection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Colle
 
 
 @pytest.fixture
-def commits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def commits(collection: Collection) -> list[str]:
     """One entry for each transaction that begins."""
     begun: list[str] = []
-    transaction = Database.transaction
 
-    @contextmanager
-    def counted(self: Database) -> Iterator[None]:
-        begun.append("begun")
-        with transaction(self):
-            yield
+    def note(statement: str) -> None:
+        if statement.startswith("BEGIN"):
+            begun.append(statement)
 
-    monkeypatch.setattr(Database, "transaction", counted)
+    collection._store.database.connection.set_trace_callback(note)
     return begun
 
 

@@ -35,8 +35,8 @@ from flowvec import (
     SharedReranker,
 )
 from flowvec.collection.query import SearchKeywords
-from flowvec.engine.onnxruntime_session import Session
 from tests.makers import texts_of
+from tests.runtime.server.gate import Gate
 
 ROWS = 60
 TEXTS = [text or "cat" for text in texts_of(ROWS, seed=3)]
@@ -79,20 +79,10 @@ def held_changes(collection: Collection) -> Iterator[Callable[[], None]]:
 @contextmanager
 def held_texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """No text is embedded during the block; the event is set when the model has one."""
-    entered, let_go = threading.Event(), threading.Event()
-    run = Session.run
-
-    def gated(session: Session, *feeds: Any) -> Any:
-        entered.set()
-        assert let_go.wait(60)
-        return run(session, *feeds)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "run", gated)
-        try:
-            yield entered
-        finally:
-            let_go.set()
+        gate = Gate(patch)
+        with gate.shut():
+            yield gate.entered
 
 
 @asynccontextmanager
@@ -401,21 +391,23 @@ def test_a_deadline_counts_embedding_searching_and_waiting(
 
 
 def test_a_search_that_is_cancelled_while_it_runs_blocks_no_other(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
+    collection: Collection, tmp_path: Path, tiny: Encoder
 ) -> None:
     entered, let_go = threading.Event(), threading.Event()
-    first_stage = Collection._first_stage
 
-    def slow(self: Collection, vectors: Any, plan: Any) -> Any:
-        if plan.options.k == 7:
-            entered.set()
-            assert let_go.wait(60)
-        return first_stage(self, vectors, plan)
-
-    monkeypatch.setattr(Collection, "_first_stage", slow)
+    class Slow(Collection):
+        def _first_stage(self, vectors: Any, plan: Any) -> Any:
+            if plan.options.k == 7:
+                entered.set()
+                assert let_go.wait(60)
+            return super()._first_stage(vectors, plan)
 
     async def main() -> None:
-        async with AsyncCollection(collection, read_threads=2) as notes:
+        with Slow.open(tmp_path / "notes", encoder=tiny) as slow:
+            await search(slow)
+
+    async def search(slow: Collection) -> None:
+        async with AsyncCollection(slow, read_threads=2) as notes:
             task = asyncio.create_task(notes.search("a cat", 7))
             assert await asyncio.to_thread(entered.wait, 60)
             await cancelled(task)

@@ -67,14 +67,13 @@ def test_a_recorded_compute_type_that_cannot_run_is_warned_about(
     made_in_float32: Path,
     tiny_dir: Path,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def cannot(self: Encoder, compute: str) -> Encoder:
-        raise ProviderUnavailableError(compute)
+    class Bound(Encoder):
+        def with_compute(self, compute: str) -> Encoder:
+            raise ProviderUnavailableError(compute)
 
-    monkeypatch.setattr(Encoder, "with_compute", cannot)
     with (
-        Encoder.load(tiny_dir) as encoder,
+        Bound.load(tiny_dir) as encoder,
         Collection.open(made_in_float32, encoder=encoder) as collection,
     ):
         assert collection._encoder is encoder

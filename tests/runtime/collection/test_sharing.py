@@ -187,9 +187,7 @@ def test_a_reader_takes_in_changes_without_reading_all_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("rows", [30, 300])
-def test_without_deletions_only_new_rows_are_read(
-    tmp_path: Path, rows: int
-) -> None:
+def test_without_deletions_only_new_rows_are_read(tmp_path: Path, rows: int) -> None:
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
         writer.add_vectors(range(rows), vectors(rows))
         with Collection.open(tmp_path / "c", exact_below=50) as reader:

@@ -6,9 +6,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["network_file_system"]
+__all__ = ["MOUNTS", "network_file_system"]
 
-_MOUNTS = Path("/proc/self/mountinfo")
+MOUNTS = Path("/proc/self/mountinfo")
 # SQLite's write-ahead log shares memory between its processes, which must be on one machine.
 _NETWORK = frozenset(
     (
@@ -19,7 +19,7 @@ _NETWORK = frozenset(
 )  # fmt: skip
 
 
-def network_file_system(folder: Path, mounts: Path = _MOUNTS) -> str | None:
+def network_file_system(folder: Path, mounts: Path = MOUNTS) -> str | None:
     """The type of the network file system that a folder is on; None if it is not on one.
 
     Systems without /proc do not say, and give None.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from flowvec.collection.store.deletions import Deletions
 from flowvec.collection.store.field_hints import FieldHints
 from flowvec.collection.store.field_indexes import FieldIndexes
-from flowvec.collection.store.file_systems import network_file_system
+from flowvec.collection.store.file_systems import MOUNTS, network_file_system
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.full_text import FullText
 from flowvec.collection.store.json_field import JsonField, path_of
@@ -111,8 +111,15 @@ class Store:
         dtype: how vectors are stored.
     """
 
-    def __init__(self, path: Path, *, create: CollectionSettings | None = None) -> None:
+    def __init__(
+        self, path: Path, *, create: CollectionSettings | None = None, mounts: Path = MOUNTS
+    ) -> None:
         """Open the file, or create it with its tables and these settings.
+
+        Args:
+            path: the file.
+            create: the settings of a new one.
+            mounts: the system's list of mounts.
 
         Raises:
             CollectionError: it is missing, exists already, or is of another layout version.
@@ -153,7 +160,7 @@ class Store:
         except BaseException:
             self.close()
             raise
-        kind = network_file_system(path.parent) if self.database.is_writable else None
+        kind = network_file_system(path.parent, mounts) if self.database.is_writable else None
         if kind is not None:
             logger.warning(
                 "%s is on a network file system (%s): only processes of one machine may use it at "

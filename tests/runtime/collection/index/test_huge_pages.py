@@ -141,9 +141,7 @@ def test_pages_are_within_their_block() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"nothing of the kind", b"x-y rw-p 0 0 0"])
-def test_missing_system_information_is_not_an_error(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_missing_system_information_is_not_an_error(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "maps").write_bytes(content)
     huge_pages._advise_blocks(14, 1 << 30, maps=tmp_path / "maps")
