@@ -36,7 +36,7 @@ from flowvec import (
 )
 from flowvec.collection.query import SearchKeywords
 from tests.makers import texts_of
-from tests.runtime.server.gate import Gate
+from tests.runtime.gate import Gate
 
 ROWS = 60
 TEXTS = [text or "cat" for text in texts_of(ROWS, seed=3)]

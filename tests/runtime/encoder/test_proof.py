@@ -67,6 +67,15 @@ def lie(monkeypatch: pytest.MonkeyPatch):
     return install
 
 
+Another = Callable[[str, object], None]
+
+
+@pytest.fixture
+def another(monkeypatch: pytest.MonkeyPatch) -> Another:
+    """Let what a proof asks about its machine answer something else."""
+    return lambda name, answer: monkeypatch.setattr(proof, name, lambda: answer)
+
+
 @pytest.fixture
 def counted(lie) -> list[int]:
     """How many batches ran, in the list's only item."""
@@ -133,19 +142,20 @@ def test_proof_always_repeats_it_and_proof_never_skips_it(
     "change", ["processor", "flags", "version", "limit", "streams", "threads", "bundle"]
 )
 def test_what_can_change_a_vector_needs_a_new_proof(
-    tiny_copy: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+    tiny_copy: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch, another: Another,
+    change: str,
+) -> None:  # fmt: skip
     options = {"provider": "cpu", "streams": 1, "threads": 1}
     Encoder.load(tiny_copy, **options).close()
     counted[0] = 0
     Encoder.load(tiny_copy, **options).close()
     assert counted == [0]
     if change == "processor":
-        monkeypatch.setattr(proof, "cpu_name", lambda: "Another Processor")
+        another("cpu_name", "Another Processor")
     elif change == "flags":
-        monkeypatch.setattr(proof, "vector_instructions", lambda: ["avx2"])
+        another("vector_instructions", ["avx2"])
     elif change == "version":
-        monkeypatch.setattr(proof, "installed_versions", lambda: {"onnxruntime": "99"})
+        another("installed_versions", {"onnxruntime": "99"})
     elif change == "limit":
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
         monkeypatch.setenv("ORT_A_LIMIT", "1")
@@ -204,8 +214,8 @@ def test_without_a_cache_the_proof_runs_each_time(
     if obstacle == "a file":
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "file" / "cache"))
-    else:
-        monkeypatch.setattr(proof, "cache_folder", no_home)
+    else:  # no home
+        monkeypatch.setenv("FLOWVEC_CACHE", "~no-such-user/cache")
     with caplog.at_level(logging.DEBUG, logger="flowvec"):
         for _ in range(2):
             counted[0] = 0
@@ -215,10 +225,6 @@ def test_without_a_cache_the_proof_runs_each_time(
     said = [r for r in caplog.records if "cannot be cached" in r.getMessage()]
     assert len(said) == 2
     assert {r.levelno for r in said} == {logging.DEBUG}
-
-
-def no_home() -> Path:
-    raise RuntimeError("Could not determine home directory.")
 
 
 # --- an engine with wrong vectors -----------------------------------------------------------------
@@ -313,14 +319,12 @@ def test_a_refusal_is_remembered_and_costs_no_load(tiny_dir: Path, lie) -> None:
     assert len(opened) == 1
 
 
-def test_the_proof_is_repeated_after_an_upgrade(
-    tiny_dir: Path, lie, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_proof_is_repeated_after_an_upgrade(tiny_dir: Path, lie, another: Another) -> None:
     lie(wrong_rows_for_odd_widths)
     with pytest.raises(EngineNotProvedError):
         Encoder.load(tiny_dir, provider="cpu", compute="float32")
     lie(nothing)
-    monkeypatch.setattr(proof, "installed_versions", lambda: {"onnxruntime": "99"})
+    another("installed_versions", {"onnxruntime": "99"})
     with Encoder.load(tiny_dir, provider="cpu", compute="float32") as encoder:
         assert encoder.proof.proved
 
