@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ import pytest
 from flowvec import Bundle, ClosedError, Encoder, EncodeStatistics, EngineError, SharedEncoder
 from flowvec.encoder import pipeline
 from flowvec.encoder.batching import ENOUGH_ON_GPU, MOST_ROWS_ON_GPU, Batch, plan
-from flowvec.engine import bound_session, onnxruntime_session, selection
+from flowvec.engine import bound_session, selection
 from flowvec.engine.bound_session import BoundSession
 from flowvec.engine.providers import CPU, CUDA, Engine
 from flowvec.texts.window import WINDOW
@@ -108,7 +109,7 @@ def named_cuda(monkeypatch: pytest.MonkeyPatch) -> list[type[Device]]:
         SessionOptions=onnxruntime.SessionOptions,
         RunOptions=onnxruntime.RunOptions,
     )
-    monkeypatch.setattr(onnxruntime_session, "_onnxruntime", lambda: named)
+    monkeypatch.setitem(sys.modules, "onnxruntime", named)
     monkeypatch.setattr(bound_session, "_device_of", lambda engine: "cpu")
     kinds = [Device]
     monkeypatch.setattr(selection, "BoundSession", lambda *given: kinds[-1](*given))
