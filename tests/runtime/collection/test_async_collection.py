@@ -391,23 +391,21 @@ def test_a_deadline_counts_embedding_searching_and_waiting(
 
 
 def test_a_search_that_is_cancelled_while_it_runs_blocks_no_other(
-    collection: Collection, tmp_path: Path, tiny: Encoder
+    collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, let_go = threading.Event(), threading.Event()
+    first_stage = Collection._first_stage
 
-    class Slow(Collection):
-        def _first_stage(self, vectors: Any, plan: Any) -> Any:
-            if plan.options.k == 7:
-                entered.set()
-                assert let_go.wait(60)
-            return super()._first_stage(vectors, plan)
+    def slow(self: Collection, vectors: Any, plan: Any) -> Any:
+        if plan.options.k == 7:
+            entered.set()
+            assert let_go.wait(60)
+        return first_stage(self, vectors, plan)
+
+    monkeypatch.setattr(Collection, "_first_stage", slow)
 
     async def main() -> None:
-        with Slow.open(tmp_path / "notes", encoder=tiny) as slow:
-            await search(slow)
-
-    async def search(slow: Collection) -> None:
-        async with AsyncCollection(slow, read_threads=2) as notes:
+        async with AsyncCollection(collection, read_threads=2) as notes:
             task = asyncio.create_task(notes.search("a cat", 7))
             assert await asyncio.to_thread(entered.wait, 60)
             await cancelled(task)

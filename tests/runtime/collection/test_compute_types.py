@@ -68,15 +68,13 @@ def test_a_recorded_compute_type_that_cannot_run_is_warned_about(
     tiny_dir: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Bound(Encoder):
-        def with_compute(self, compute: str) -> Encoder:
-            raise ProviderUnavailableError(compute)
+    def cannot(compute: str) -> Encoder:
+        raise ProviderUnavailableError(compute)
 
-    with (
-        Bound.load(tiny_dir) as encoder,
-        Collection.open(made_in_float32, encoder=encoder) as collection,
-    ):
-        assert collection._encoder is encoder
+    with Encoder.load(tiny_dir) as encoder:
+        encoder.with_compute = cannot
+        with Collection.open(made_in_float32, encoder=encoder) as collection:
+            assert collection._encoder is encoder
     assert "was made in float32 and is now used in bfloat16" in caplog.text
 
 

@@ -29,7 +29,7 @@ from flowvec import (
     SparseVectors,
 )
 from flowvec.collection.index import sparse_index
-from flowvec.collection.index.sparse_index import SparseIndex, SparseState
+from flowvec.collection.index.sparse_index import SparseIndex
 from flowvec.collection.store.store import FILE
 from tests.makers import vectors
 
@@ -128,31 +128,24 @@ def test_searches_are_exact_through_any_changes(
     assert "read again" not in caplog.text  # only what changed was read
 
 
-def _followed(index: SparseIndex, c: Collection) -> SparseState:
-    """The newest state of an index."""
-    with c._store.reading():
-        return index.state()
-
-
 def test_parts_are_joined_as_they_grow(tmp_path: Path) -> None:
     rng = random.Random(3)
     rows = [_random_row(rng) for _ in range(300)]
     with Collection.create(tmp_path / "c", dim=3) as c:
         c.add_vectors(range(300), _dense(300), sparse=_sparse(*rows))
         index = SparseIndex(c._store, weights_at_once=10)
-        state = _followed(index, c)
-        for i in range(40):
+        for i in range(41):
+            with c._store.reading():
+                state = index.state()
             c.set_sparse([i], _sparse(rows[i]))
-            state = _followed(index, c)
         assert state.count == 300
         assert len(state.parts) < 8
         for part in state.parts:
             assert part.live is None or 2 * part.count >= len(part.labels)
         assert index.memory_bytes >= 8 * sum(map(len, rows))
-        query = dict.fromkeys(range(DIM), 1.0)
-        expected = _sparse(*rows).search(_sparse(query), 300)[0]
-        scores = state.search(_sparse(query), 300)
-        assert [*scores.items()] == [(e["corpus_id"] + 1, e["score"]) for e in expected]
+        query = _sparse(dict.fromkeys(range(DIM), 1.0))
+        expected = {e["corpus_id"] + 1: e["score"] for e in _sparse(*rows).search(query, 300)[0]}
+        assert [*state.search(query, 300).items()] == [*expected.items()]
 
 
 def test_old_states_do_not_hold_much_memory(tmp_path: Path) -> None:
@@ -164,7 +157,8 @@ def test_old_states_do_not_hold_much_memory(tmp_path: Path) -> None:
         index = SparseIndex(c._store, most_besides=0)
         for i in range(4):
             c.delete([i])  # which moves no row
-            newest = _followed(index, c)
+            with c._store.reading():
+                newest = index.state()
             assert all(state.besides(newest) == 0 for state in index._states.values())
         assert len(index._states) > 1
 

@@ -69,38 +69,40 @@ def other_model(
         yield loaded
 
 
-class Watched(MultiVectorEncoder):
-    """Notes the documents that it encodes, and calls a function after that."""
+class Watch:
+    """A model that notes the documents that it encodes, and calls a function after that."""
 
-    texts: list[str]
-    then: Callable[[], object] | None = None
+    def __init__(self, model: MultiVectorEncoder) -> None:
+        self.texts: list[str] = []
+        self.then: Callable[[], object] = list
+        self.model, real = model, model.encode_document
 
-    def encode_document(self, texts: Any, **options: Any) -> Any:
-        self.texts += texts
-        made = super().encode_document(texts, **options)
-        if self.then is not None:
+        def encode(texts: Any, **options: Any) -> Any:
+            self.texts += texts
+            made = real(texts, **options)
             self.then()
-        return made
+            return made
+
+        model.encode_document = encode
 
 
 @pytest.fixture
-def watched(multi_vector_dir: Path) -> Iterator[Watched]:
-    with Watched.load(multi_vector_dir, provider="cpu", streams=2) as loaded:
-        loaded.texts = []
-        yield loaded
+def watch(multi_vector_dir: Path) -> Iterator[Watch]:
+    with MultiVectorEncoder.load(multi_vector_dir, provider="cpu", streams=2) as loaded:
+        yield Watch(loaded)
 
 
 # --- reranking ------------------------------------------------------------------------------------
 
 
 def test_stored_vectors_give_the_hits_of_made_ones(
-    filled: Collection, multi_vector: MultiVectorEncoder, watched: Watched
+    filled: Collection, multi_vector: MultiVectorEncoder, watch: Watch
 ) -> None:
     queries = [QUERY, *TEXTS[:5]]
     expected = filled.search_batch(queries, 10, rerank=multi_vector, rerank_from=30)
     assert filled.add_token_vectors(multi_vector) == len(TEXTS)
-    found = filled.search_batch(queries, 10, rerank=watched, rerank_from=30)
-    assert watched.texts == []
+    found = filled.search_batch(queries, 10, rerank=watch.model, rerank_from=30)
+    assert watch.texts == []
     for ours, theirs in zip(found, expected, strict=True):
         scores = {hit.id: hit.score for hit in theirs}
         assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], rel=2e-3)
@@ -149,13 +151,13 @@ def test_vectors_of_signs_are_those_of_the_signs(
 
 
 def test_rows_without_stored_vectors_are_made_as_stored_ones(
-    filled: Collection, multi_vector: MultiVectorEncoder, watched: Watched
+    filled: Collection, multi_vector: MultiVectorEncoder, watch: Watch
 ) -> None:
     filled.add_token_vectors(multi_vector, dtype="signs")
     filled.add(["twin"], [TEXTS[7]])  # of the same text, without stored vectors
     filled.add(["new"], ["a new text about bread"])
-    hits = {hit.id: hit.score for hit in filled.search(QUERY, 42, rerank=watched)}
-    assert set(watched.texts) <= {TEXTS[7], "a new text about bread"}
+    hits = {hit.id: hit.score for hit in filled.search(QUERY, 42, rerank=watch.model)}
+    assert set(watch.texts) <= {TEXTS[7], "a new text about bread"}
     assert hits["twin"] == pytest.approx(hits[7], rel=1e-6)
     assert filled.add_token_vectors(multi_vector) == 2
     again = {hit.id: hit.score for hit in filled.search(QUERY, 42, rerank=multi_vector)}
@@ -203,7 +205,7 @@ def test_hits_of_an_older_state_get_the_vectors_of_their_own_texts(
 
 
 def test_a_task_reranks_by_them_too(
-    tmp_path: Path, tiny: Encoder, multi_vector: MultiVectorEncoder, watched: Watched
+    tmp_path: Path, tiny: Encoder, multi_vector: MultiVectorEncoder, watch: Watch
 ) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add(range(len(TEXTS)), TEXTS)
@@ -215,10 +217,10 @@ def test_a_task_reranks_by_them_too(
             AsyncEncoder(tiny) as encoder,
             AsyncCollection.open(tmp_path / "c", encoder=encoder) as c,
         ):
-            return await c.search(QUERY, 5, rerank=watched)
+            return await c.search(QUERY, 5, rerank=watch.model)
 
     assert asyncio.run(search()) == expected
-    assert watched.texts == []
+    assert watch.texts == []
 
 
 # --- rows and their vectors -----------------------------------------------------------------------
@@ -253,23 +255,23 @@ def test_any_history_keeps_counts_and_vectors_of_the_rows_alone(
         second.close()
 
 
-def test_it_continues_where_it_was_stopped(filled: Collection, watched: Watched) -> None:
+def test_it_continues_where_it_was_stopped(filled: Collection, watch: Watch) -> None:
     rows = 300  # more than are made at once
     dim = filled.info().dim
     filled.add_vectors(range(rows), vectors(rows, dim=dim), [f"a {i}" for i in range(rows)])
     filled.add_vectors(["no text"], np.ones((1, dim), np.float32))
     stop = threading.Event()
-    watched.then = stop.set
-    made = filled.add_token_vectors(watched, stop=stop)
+    watch.then = stop.set
+    made = filled.add_token_vectors(watch.model, stop=stop)
     assert 0 < made < rows
     assert filled.info().token_rows == made
-    assert filled.add_token_vectors(watched) == rows - made
-    assert filled.add_token_vectors(watched) == 0
+    assert filled.add_token_vectors(watch.model) == rows - made
+    assert filled.add_token_vectors(watch.model) == 0
     assert filled.info().token_rows == rows
 
 
 def test_two_writers_make_each_once(
-    tmp_path: Path, filled: Collection, multi_vector: MultiVectorEncoder, watched: Watched
+    tmp_path: Path, filled: Collection, multi_vector: MultiVectorEncoder, watch: Watch
 ) -> None:
     """The other one finishes while this one has encoded its rows and has not written them yet."""
     other = Collection.open(tmp_path / "c")
@@ -278,8 +280,8 @@ def test_two_writers_make_each_once(
         assert other.add_token_vectors(multi_vector) == len(TEXTS)
         other.delete([0])
 
-    watched.then = finish
-    assert filled.add_token_vectors(watched) == 0
+    watch.then = finish
+    assert filled.add_token_vectors(watch.model) == 0
     assert filled.info().token_rows == len(TEXTS) - 1
     assert filled.verify() == []
     other.close()

@@ -67,11 +67,8 @@ def lie(monkeypatch: pytest.MonkeyPatch):
     return install
 
 
-Another = Callable[[str, object], None]
-
-
 @pytest.fixture
-def another(monkeypatch: pytest.MonkeyPatch) -> Another:
+def another(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, object], None]:
     """Let what a proof asks about its machine answer something else."""
     return lambda name, answer: monkeypatch.setattr(proof, name, lambda: answer)
 
@@ -142,9 +139,8 @@ def test_proof_always_repeats_it_and_proof_never_skips_it(
     "change", ["processor", "flags", "version", "limit", "streams", "threads", "bundle"]
 )
 def test_what_can_change_a_vector_needs_a_new_proof(
-    tiny_copy: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch, another: Another,
-    change: str,
-) -> None:  # fmt: skip
+    tiny_copy: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch, another, change: str
+) -> None:
     options = {"provider": "cpu", "streams": 1, "threads": 1}
     Encoder.load(tiny_copy, **options).close()
     counted[0] = 0
@@ -206,16 +202,14 @@ def test_a_cached_proof_below_the_limit_is_ignored(tiny_dir: Path, cache: Path) 
         assert encoder.proof.min_cosine > 0.999
 
 
-@pytest.mark.parametrize("obstacle", ["a file", "no home"])
+@pytest.mark.parametrize("folder", ["file/cache", "~no-such-user/cache"])
 def test_without_a_cache_the_proof_runs_each_time(
     tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: list[int],
-    caplog: pytest.LogCaptureFixture, obstacle: str,
+    caplog: pytest.LogCaptureFixture, folder: str,
 ) -> None:  # fmt: skip
-    if obstacle == "a file":
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "file" / "cache"))
-    else:  # no home
-        monkeypatch.setenv("FLOWVEC_CACHE", "~no-such-user/cache")
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLOWVEC_CACHE", folder)
     with caplog.at_level(logging.DEBUG, logger="flowvec"):
         for _ in range(2):
             counted[0] = 0
@@ -319,7 +313,7 @@ def test_a_refusal_is_remembered_and_costs_no_load(tiny_dir: Path, lie) -> None:
     assert len(opened) == 1
 
 
-def test_the_proof_is_repeated_after_an_upgrade(tiny_dir: Path, lie, another: Another) -> None:
+def test_the_proof_is_repeated_after_an_upgrade(tiny_dir: Path, lie, another) -> None:
     lie(wrong_rows_for_odd_widths)
     with pytest.raises(EngineNotProvedError):
         Encoder.load(tiny_dir, provider="cpu", compute="float32")
