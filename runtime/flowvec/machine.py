@@ -56,10 +56,12 @@ def available_cores() -> int:
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
-    quota = _cgroup_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
-    if quota is not None:
-        cores = min(cores, max(1, round(quota)))
-    return cores
+    return within_quota(cores, _cgroup_quota(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")))
+
+
+def within_quota(cores: int, quota: float | None) -> int:
+    """How many of some cores a quota, in cores, allows; at least one."""
+    return cores if quota is None else min(cores, max(1, round(quota)))
 
 
 def _cgroup_quota(root: Path, membership: Path) -> float | None:

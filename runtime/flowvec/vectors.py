@@ -45,7 +45,12 @@ def scores(queries: Floats, vectors: Floats, metric: Metric) -> Floats:
 
 
 def top_k(
-    queries: Floats, vectors: Floats, k: int, metric: Metric
+    queries: Floats,
+    vectors: Floats,
+    k: int,
+    metric: Metric,
+    *,
+    scores_at_once: int = _BLOCK_ELEMENTS,
 ) -> tuple[npt.NDArray[np.int64], Floats]:
     """The k best rows of `vectors` for each query, best first; equal scores by row number.
 
@@ -54,6 +59,7 @@ def top_k(
         vectors: float32 (rows, dim).
         k: how many; if there are fewer rows, all of them.
         metric: `cosine` (for normalized vectors), `ip` or `l2`.
+        scores_at_once: scores held at once.
 
     Returns:
         Row numbers, int64 (queries, min(k, rows)), and their scores, float32.
@@ -68,7 +74,7 @@ def top_k(
     best = np.empty((len(queries), k), dtype=np.float32)
     if k == 0:
         return rows, best
-    step = max(1, _BLOCK_ELEMENTS // len(vectors))
+    step = max(1, scores_at_once // len(vectors))
     for start in range(0, len(queries), step):
         block = scores(queries[start : start + step], vectors, metric)
         for i, line in enumerate(block, start):

@@ -81,7 +81,7 @@ def test_listings_of_several_pages_are_whole(
         most = {"list_objects_v2": "MaxKeys", "list_multipart_uploads": "MaxUploads"}[method]
         return call(method, **given, **{most: 3})
 
-    monkeypatch.setattr(store._system, "call_s3", small_pages)
+    monkeypatch.setattr(file_system_of(store), "call_s3", small_pages)
     assert store.sizes() == {str(i): 1 for i in range(10)}
     names = sorted(upload.name for upload in store.unfinished_uploads())
     assert names == [str(i) for i in range(10)]
@@ -121,7 +121,7 @@ def test_a_huge_file_has_larger_parts_rather_than_too_many(
             digests.append(given["ContentMD5"] == digest)
         return call(method, **given)
 
-    monkeypatch.setattr(store._system, "call_s3", watched)
+    monkeypatch.setattr(file_system_of(store), "call_s3", watched)
     staged = store.stage(tmp_path / "a", "a", on_bytes=sent.append)
     assert digests == [True] * 3  # the store compares them
     assert (bucket.objects(prefix), len(bucket.uploads(prefix))) == ({}, 1)
@@ -228,7 +228,7 @@ def test_a_store_that_refuses_conditions_gets_none(
             raise OSError("not implemented") from ClientError(answer, method)
         return call(method, **given)
 
-    monkeypatch.setattr(store._system, "call_s3", refused)
+    monkeypatch.setattr(file_system_of(store), "call_s3", refused)
     tag = store.create("a", b"one")
     with pytest.raises(ConflictError):
         store.create("a", b"two")

@@ -47,9 +47,31 @@ def _traces_are_remembered(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture
-def traced_anew(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """For tests of tracing itself: no trace is taken from the cache."""
-    monkeypatch.setattr(trace_memo, "FOLDER", tmp_path_factory.mktemp("traces"))
+def traced_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[], None]:
+    """For tests of tracing itself: no trace is taken from the cache, nor one of before a call."""
+
+    def forget() -> None:
+        monkeypatch.setattr(trace_memo, "FOLDER", tmp_path_factory.mktemp("traces"))
+
+    forget()
+    return forget
+
+
+@pytest.fixture
+def traced_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], Any]], None]:
+    """Let what is traced for a model of transformers be what a function makes of it."""
+    from flowvec_export.assembly import from_torch
+
+    made = from_torch.from_transformers
+
+    def install(change: Callable[[Any], Any]) -> None:
+        monkeypatch.setattr(
+            from_torch, "from_transformers", lambda *given, **named: change(made(*given, **named))
+        )
+
+    return install
 
 
 def byte_bpe(specials: list[str]) -> tokenizers.Tokenizer:

@@ -172,18 +172,23 @@ def test_float16_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["all", "first"])
+def test_a_variant_may_not_rank_differently(wrong: str) -> None:
+    from flowvec_export.variants.ranking import rank_agreement, require_agreement
+
+    exact = np.sort(np.random.default_rng(0).normal(size=(20, 12)).astype(np.float32))
+    other = exact[:, ::-1] if wrong == "all" else exact[:, [*range(10), 11, 10]]
+    with pytest.raises(ExportError, match="ranks differently"):
+        require_agreement("int8", rank_agreement(exact, other))
+    require_agreement("int8", rank_agreement(exact, exact))
+
+
 def test_a_variant_that_ranks_differently_is_refused(
-    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from flowvec_export.variants import ranking
 
     source = make_cross_encoder(tmp_path / "source", "bert")
-    exact = np.sort(np.random.default_rng(0).normal(size=(20, 12)).astype(np.float32))
-    other = exact[:, ::-1] if wrong == "all" else exact[:, [*range(10), 11, 10]]
-    logits = iter([exact, other])
-    monkeypatch.setattr(ranking, "_logits", lambda *_: next(logits))
-    monkeypatch.setattr(ranking, "require_references", lambda *_: None)
-    monkeypatch.setattr(ranking, "measured_on", lambda _: ("CPUExecutionProvider", "int8"))
+    monkeypatch.setattr(ranking, "MIN_TAU", 1.01)
     with pytest.raises(ExportError, match="ranks differently"):
         export(source, tmp_path / "bundle", variants=["int8"])
     assert not (tmp_path / "bundle").exists()

@@ -25,7 +25,6 @@ from flowvec.errors import ExportError
 from flowvec_export import Dense, Identity, export, export_bundle, read_source
 from flowvec_export.assembly.parity import Parity
 from flowvec_export.staging import staged_directory
-from tests import trace_memo
 from tests.export.conftest import DEEP, POSITIONS, TEXTS, WIDTH, mean_in_torch, with_weights
 
 ARCHITECTURES = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"]
@@ -111,11 +110,9 @@ def test_query_key_and_value_are_one_product(bert_bundle: Bundle) -> None:
 
 
 @pytest.mark.exports
-def test_two_exports_are_equal_bytes_and_name_no_path(
-    checkpoint, tmp_path, monkeypatch, tmp_path_factory
-) -> None:
+def test_two_exports_are_equal_bytes_and_name_no_path(checkpoint, tmp_path, traced_anew) -> None:
     for name in ("one", "two"):
-        monkeypatch.setattr(trace_memo, "FOLDER", tmp_path_factory.mktemp("traces"))
+        traced_anew()
         export(checkpoint("bert"), tmp_path / name, name="same")
     for file in ("manifest.json", "model.onnx", "tokenizer.json"):
         first, second = ((tmp_path / n / file).read_bytes() for n in ("one", "two"))

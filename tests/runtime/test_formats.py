@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 
 from flowvec import Collection, Encoder, Hit, SparseVectors
 from flowvec.bundle.manifest import FORMAT_VERSION
-from flowvec.collection.index.snapshots import GraphSnapshots
 from flowvec.collection.store.meta import LAYOUT_VERSION
 from tests.data.make_formats import token_vectors
 from tests.inside import run_sql
@@ -84,15 +84,16 @@ def test_a_collection_keeps_its_rows_and_can_be_written(folder: Path) -> None:
 
 
 def test_a_graph_is_read_and_not_built_again(
-    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(GraphSnapshots, "new", lambda *_: pytest.fail("it is built again"))
+    caplog.set_level(logging.INFO, "flowvec")  # building a graph is said
     with Collection.open(folder, exact_below=20) as collection:
         collection.prepare()
         expected = told(COLLECTION)
         _are_hits(collection.search(expected["query"], k=5), expected["hits"])
         assert collection.info().graph_rows > 20
-    assert not caplog.records
+    assert "building the graph" not in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_a_new_collection_has_the_tables_of_the_fixture(folder: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import types
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -47,14 +48,14 @@ def test_hidden_inside_what_is_not_hidden(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == ""
 
 
-def test_a_closed_stream_ends_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stream_ends_no_work() -> None:
     stream = io.StringIO()
     stream.close()
     only_writes = types.SimpleNamespace(write=lambda text: None)
     for broken in (stream, None, only_writes):
-        monkeypatch.setattr(sys, "stderr", broken)
-        progress.say("reading")
-        assert not progress.shows_bars()
+        with redirect_stderr(broken):
+            progress.say("reading")
+            assert not progress.shows_bars()
 
 
 def test_a_bar_on_a_terminal_and_lines_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,15 +69,16 @@ def test_a_bar_on_a_terminal_and_lines_above_it(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="pseudo terminals are POSIX's")
-def test_a_terminal_without_a_size_has_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_without_a_size_has_bars() -> None:
     ours, theirs = os.openpty()  # of 0 columns and 0 lines
-    with os.fdopen(ours, "rb", buffering=0) as screen:
-        with os.fdopen(theirs, "w") as terminal:
-            monkeypatch.setattr(sys, "stderr", terminal)
-            with progress.bar("encode", 3, "texts") as drawn:
-                drawn.update(3)
-            assert b"3/3" in screen.read(4096)
-        monkeypatch.undo()
+    with (
+        os.fdopen(ours, "rb", buffering=0) as screen,
+        os.fdopen(theirs, "w") as terminal,
+        redirect_stderr(terminal),
+    ):
+        with progress.bar("encode", 3, "texts") as drawn:
+            drawn.update(3)
+        assert b"3/3" in screen.read(4096)
 
 
 def test_no_bar_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:

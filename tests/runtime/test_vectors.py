@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowvec import vectors
 from flowvec.errors import InputValueError
 from flowvec.vectors import METRICS, scores, top_k
 
@@ -41,13 +40,12 @@ def test_top_k_is_the_sorted_definition(
         np.testing.assert_allclose(values[i], expected[order], atol=1e-6)
 
 
-def test_blocks_give_the_same_as_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_give_the_same_as_one_product() -> None:
     rng = np.random.default_rng(1)
     rows = rng.standard_normal((500, 8), dtype=np.float32)
     queries = rng.standard_normal((37, 8), dtype=np.float32)
     whole = top_k(queries, rows, 7, "ip")
-    monkeypatch.setattr(vectors, "_BLOCK_ELEMENTS", 1500)
-    parts = top_k(queries, rows, 7, "ip")
+    parts = top_k(queries, rows, 7, "ip", scores_at_once=1500)
     np.testing.assert_array_equal(whole[0], parts[0])
 
 

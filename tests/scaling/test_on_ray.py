@@ -70,7 +70,6 @@ def test_two_workers_leave_what_one_machine_leaves(
 def test_ray_continues_within_a_shard_that_was_begun_here(
     tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saved_batches, "_KEEP_AFTER", 0.0)
     monkeypatch.setattr(saved_batches, "_SAVE_EVERY", 0.0)
     options: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 4000}
 

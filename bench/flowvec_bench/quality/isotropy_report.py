@@ -101,6 +101,8 @@ def sample_corpus(
     count: int,
     seed: int,
     on_window: Callable[[list[str]], object] | None = None,
+    *,
+    texts_at_once: int = _WINDOW,
 ) -> tuple[int, list[str]]:
     """A seeded sample of the distinct texts of a corpus that are not blank, in one pass.
 
@@ -109,6 +111,7 @@ def sample_corpus(
         count: number of texts to draw; all, if there are fewer.
         seed: seed of the sample.
         on_window: called with distinct texts, some at a time.
+        texts_at_once: how many are read at a time.
 
     Returns:
         The number of distinct texts, and the sample in random order.
@@ -120,7 +123,7 @@ def sample_corpus(
     sample: list[str] = []
     seen: set[bytes] = set()
     rows = iter(texts)
-    while window := list(islice(rows, _WINDOW)):
+    while window := list(islice(rows, texts_at_once)):
         fresh = []
         for text in window:
             digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

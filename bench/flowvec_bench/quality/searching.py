@@ -164,11 +164,18 @@ def search_sparse(encoder: SparseEncoder, dataset: RetrievalSet) -> Timed:
     return Timed(ranking, time.perf_counter() - begun)
 
 
-def search_multi_vector(encoder: MultiVectorEncoder, dataset: RetrievalSet) -> Timed:
+def search_multi_vector(
+    encoder: MultiVectorEncoder, dataset: RetrievalSet, *, compared: int = _COMPARED
+) -> Timed:
     """MaxSim of every query with every document; equal scores in the corpus's order.
 
-    Token vectors of a thousand documents are held at a time. The time grows with queries times
-    documents, so this is for small sets: `rerank` reads the best hits of another search.
+    The time grows with queries times documents, so this is for small sets: `rerank` reads the best
+    hits of another search.
+
+    Args:
+        encoder: the model.
+        dataset: queries and documents.
+        compared: documents whose token vectors are held at once.
     """
     begun = time.perf_counter()
     queries = encoder.encode_query(dataset.queries)
@@ -176,8 +183,8 @@ def search_multi_vector(encoder: MultiVectorEncoder, dataset: RetrievalSet) -> T
     scores = np.empty((len(queries), 0), dtype=np.float32)
     rows = np.empty((len(queries), 0), dtype=np.int64)
     vectors = encoder.stream_documents(dataset.documents)
-    for first in range(0, len(dataset.documents), _COMPARED):
-        block = list(islice(vectors, _COMPARED))
+    for first in range(0, len(dataset.documents), compared):
+        block = list(islice(vectors, compared))
         begun = time.perf_counter()
         numbers = np.tile(np.arange(first, first + len(block)), (len(queries), 1))
         together = np.hstack([scores, maxsim(queries, block)])

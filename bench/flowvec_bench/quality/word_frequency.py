@@ -79,24 +79,29 @@ class WordFrequency:
     bands: list[FrequencyBand]
 
 
-def count_tokens(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> Ids:
+def count_tokens(
+    tokenizer: tokenizers.Tokenizer, texts: Sequence[str], *, texts_at_once: int = _COUNT_WINDOW
+) -> Ids:
     """Count of each token id in texts, without added special tokens; int64 (ids,)."""
     counts = np.zeros(1 + max(tokenizer.get_vocab().values(), default=0), dtype=np.int64)
-    for start in range(0, len(texts), _COUNT_WINDOW):
-        window = list(texts[start : start + _COUNT_WINDOW])
+    for start in range(0, len(texts), texts_at_once):
+        window = list(texts[start : start + texts_at_once])
         encodings = tokenizer.encode_batch_fast(window, add_special_tokens=False)
         ids = [i for encoding in encodings for i in encoding.ids]
         counts += np.bincount(np.array(ids, dtype=np.int64), minlength=len(counts))
     return counts
 
 
-def nearest_neighbours(embeddings: Matrix, rows: Ids, k: int) -> Ids:
+def nearest_neighbours(
+    embeddings: Matrix, rows: Ids, k: int, *, distances_at_once: int = _BLOCK_ELEMENTS
+) -> Ids:
     """The k nearest other rows by L2 distance, exact, blockwise at bounded memory.
 
     Args:
         embeddings: (words, width).
         rows: rows whose neighbours to find, int64 (queries,).
         k: number of neighbours; less than the number of words.
+        distances_at_once: distances in memory.
 
     Returns:
         int64 (queries, k), nearest first, equal distances by row.
@@ -113,7 +118,7 @@ def nearest_neighbours(embeddings: Matrix, rows: Ids, k: int) -> Ids:
     # float32 may order near ties wrongly, so a few more are kept and ordered in float64.
     candidates = min(k + 4, len(exact) - 1)
     neighbours = np.empty((len(rows), k), dtype=np.int64)
-    step = max(1, _BLOCK_ELEMENTS // len(exact))
+    step = max(1, distances_at_once // len(exact))
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
         scores = squares - 2.0 * (centred[block] @ centred.T)

@@ -150,12 +150,16 @@ def smoothing(loudness: Floats, matrices: Sequence[Floats]) -> Floats:
     return balanced
 
 
-def round_matrix(matrix: Floats, moments: Floats) -> Rounded:
+def round_matrix(
+    matrix: Floats, moments: Floats, *, rows_at_once: int = _BLOCK, columns_at_once: int = _COLUMNS
+) -> Rounded:
     """Round to 8 bits, with one scale per column.
 
     Args:
         matrix: float32 (rows, columns).
         moments: second moments of its inputs, float32 (rows, rows); see `Observed`.
+        rows_at_once: rows whose errors are spread together.
+        columns_at_once: columns that are rounded together, in float64.
     """
     scales = np.maximum(np.abs(matrix).max(axis=0), _TINY).astype(np.float64) / 127
     size = len(matrix)
@@ -167,25 +171,28 @@ def round_matrix(matrix: Floats, moments: Floats) -> Rounded:
     # Row i of the upper triangle: how to spread an error of row i over the rows after it.
     spread = np.linalg.cholesky(np.linalg.inv(curvature)).T
     values = np.empty(matrix.shape, dtype=np.int8)
-    for first in range(0, matrix.shape[1], _COLUMNS):
-        part = slice(first, first + _COLUMNS)
+    for first in range(0, matrix.shape[1], columns_at_once):
+        part = slice(first, first + columns_at_once)
         exact = matrix[order, part].astype(np.float64)
-        values[order, part] = _round_rows(exact, scales[part], spread)
+        values[order, part] = _round_rows(exact, scales[part], spread, rows_at_once)
     return Rounded(values, scales.astype(np.float32))
 
 
-def _round_rows(exact: Doubles, scales: Doubles, spread: Doubles) -> npt.NDArray[np.int8]:
+def _round_rows(
+    exact: Doubles, scales: Doubles, spread: Doubles, rows_at_once: int
+) -> npt.NDArray[np.int8]:
     """Round row after row, and move each row's error into the rows after it.
 
     Args:
         exact: the matrix (rows, columns); it is changed.
         scales: of each column (columns,).
         spread: how to spread an error (rows, rows).
+        rows_at_once: rows whose errors are spread together.
     """
     size = len(exact)
     values = np.empty(exact.shape, dtype=np.int8)
-    for first in range(0, size, _BLOCK):
-        block = slice(first, min(first + _BLOCK, size))
+    for first in range(0, size, rows_at_once):
+        block = slice(first, min(first + rows_at_once, size))
         errors = np.empty((block.stop - first, exact.shape[1]))
         for i in range(first, block.stop):
             rounded = np.clip(np.rint(exact[i] / scales), -127, 127)

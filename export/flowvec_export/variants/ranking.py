@@ -38,6 +38,7 @@ __all__ = [
     "add_reranker_variant",
     "calibration_rankings",
     "rank_agreement",
+    "require_agreement",
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -171,7 +172,7 @@ def add_reranker_variant(
     exact, rounded = (_logits(bundle, engine, halves[1], size) for engine in engines)
     require_references(kind, bundle, engines[1])
     agreement = rank_agreement(list(exact), list(rounded))
-    _require(kind, agreement)
+    require_agreement(kind, agreement)
     return {
         f"{kind}_kendall_tau": round(agreement.kendall_tau, 3),
         f"{kind}_top_1": round(agreement.top_1, 3),
@@ -190,7 +191,8 @@ def _logits(bundle: Bundle, engine: Engine, pairs: list[TextPair], size: int) ->
     return first
 
 
-def _require(kind: Variant, agreement: Agreement) -> None:
+def require_agreement(kind: Variant, agreement: Agreement) -> None:
+    """Raise a VariantError if a variant ranks differently."""
     tau, top_1 = agreement.kendall_tau, agreement.top_1
     if not (tau >= MIN_TAU and top_1 >= MIN_TOP_1):
         raise VariantError(

@@ -33,7 +33,6 @@ _DIGEST = 16  # bytes
 _SHAPE = struct.Struct("<II")
 # Seconds that a shard must have taken before its batches are kept, and seconds between two files.
 # A killed run loses what it did in that time.
-_KEEP_AFTER = 20.0
 _SAVE_EVERY = 20.0
 _MOST_BYTES = 1 << 25  # that wait to be written
 
@@ -75,7 +74,7 @@ class SavedBatches:
         self._saved = time.monotonic()
         # A shard that was begun has taken a while already.
         is_begun = bool(shards) and shards[0] in self.files
-        self._keep_from = self._saved + (0.0 if is_begun else _KEEP_AFTER)
+        self._keep_from = self._saved + (0.0 if is_begun else _SAVE_EVERY)
 
     def _open(self, name: str, shard: int) -> None:
         path = self._stack.enter_context(self._folder.local(name))
@@ -151,7 +150,7 @@ class SavedBatches:
         with self._lock:
             self._pending.clear()
             self._shards = self._shards[self._shards.index(shard) + 1 :]
-            self._keep_from = time.monotonic() + _KEEP_AFTER
+            self._keep_from = time.monotonic() + _SAVE_EVERY
             self._texts.pop(shard, None)
             before, self._finished = self._finished, shard
             names = [] if before is None else self.files.pop(before, [])

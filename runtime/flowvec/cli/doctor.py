@@ -96,11 +96,12 @@ class Report:
     without_openvino: str | None
 
 
-def examine(bundle: str | None = None) -> Report:
+def examine(bundle: str | None = None, *, shipped: Collection[str] | None = None) -> Report:
     """Examine this installation. Nothing that is wrong with it raises an error.
 
     Args:
         bundle: the bundle to compare engines on; None is the models that ship with flowvec.
+        shipped: the models that ship; None looks them up.
     """
     problems: list[str] = []
     wheels = conflicting_wheels()
@@ -120,23 +121,23 @@ def examine(bundle: str | None = None) -> Report:
             problems.append(missing)
     models: list[str] = []
     proofs: list[EngineProof] = []
-    for name in shipped_bundles():
+    for name in shipped_bundles() if shipped is None else shipped:
         try:
-            shipped = Bundle.load(name)
+            model = Bundle.load(name)
         except FlowvecError as error:
             problems.append(str(error))
         else:
             models.append(name)
             if bundle is None:
-                proofs += _prove(shipped)
+                proofs += _prove(model)
     if bundle is not None:
         try:
             proofs = _prove(open_bundle(bundle))
         except FlowvecError as error:
             problems.append(str(error))
-    for model in dict.fromkeys(proof.model for proof in proofs):
-        if not any(proof.proved for proof in proofs if proof.model == model):
-            problems.append(f"no engine is proved for {model} on this machine")
+    for name in dict.fromkeys(proof.model for proof in proofs):
+        if not any(proof.proved for proof in proofs if proof.model == name):
+            problems.append(f"no engine is proved for {name} on this machine")
     return Report(
         flowvec=__version__,
         python=platform.python_version(),
@@ -151,11 +152,11 @@ def examine(bundle: str | None = None) -> Report:
         models=models,
         proofs=proofs,
         problems=problems,
-        without_openvino=None if providers[OPENVINO] is None else _without_openvino(cpu_features()),
+        without_openvino=None if providers[OPENVINO] is None else without_openvino(cpu_features()),
     )
 
 
-def _without_openvino(features: Collection[str]) -> str:
+def without_openvino(features: Collection[str]) -> str:
     """What a processor with these instruction sets lacks where OpenVINO cannot run."""
     lost = ["graphs int8-openvino", "a text that is alone on all cores"]
     if has_bfloat16(features):

@@ -21,7 +21,7 @@ from flowvec.errors import InputTypeError, InputValueError
 from flowvec.sequences import python_values
 from flowvec.vectors import top_k as nearest
 
-__all__ = ["Pair", "most_similar_pairs", "semantic_search"]
+__all__ = ["Pair", "best_pairs", "most_similar_pairs", "semantic_search"]
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -77,12 +77,24 @@ def most_similar_pairs(
     rows = _unit_vectors("items", items, encoder)
     floor = check_score(threshold, "threshold")
     floor = -np.inf if floor is None else floor
+    return [] if top_k == 0 else best_pairs(rows, top_k, floor)
+
+
+def best_pairs(
+    rows: Floats, top_k: int, floor: float, *, most_elements: int = _BLOCK_ELEMENTS
+) -> list[Pair]:
+    """The `top_k` pairs of rows with the largest dot product, of those that reach a floor.
+
+    Args:
+        rows: float32 (items, dim).
+        top_k: how many pairs, at least 1.
+        floor: least dot product.
+        most_elements: scores held at once.
+    """
     count = len(rows)
     scores = np.empty(0, dtype=np.float32)
     pairs = np.empty((0, 2), dtype=np.int64)
-    if top_k == 0:
-        return []
-    step = max(1, _BLOCK_ELEMENTS // max(count, 1))
+    step = max(1, most_elements // max(count, 1))
     for first in range(0, count - 1, step):
         block: Floats = rows[first : first + step] @ rows[first + 1 :].T
         # Row i of the block is item first + i, column j is item first + 1 + j: i <= j are pairs.

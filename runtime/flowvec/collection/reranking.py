@@ -22,7 +22,7 @@ from flowvec.spelled import argument
 
 __all__ = [
     "LOGITS", "RERANK_FROM", "DocumentTokens", "Reranking", "late_scores", "pairs_of",
-    "sorted_again", "texts_of_hits",
+    "sorted_again", "stored_scores", "texts_of_hits",
 ]  # fmt: skip
 
 Floats = npt.NDArray[np.float32]
@@ -113,7 +113,7 @@ class Reranking:
         rankings = self.rankings(queries, hits, options)
         logits: Floats | None = None
         if isinstance(self.reranker, MultiVectorEncoder):
-            logits = _stored_scores(self.reranker, queries, hits, document_tokens)
+            logits = stored_scores(self.reranker, queries, hits, document_tokens)
         if logits is None:
             logits = self.reranker.predict(pairs_of(rankings), activation=LOGITS)
         return sorted_again(rankings, hits, logits, options)
@@ -128,11 +128,13 @@ class Reranking:
         ]
 
 
-def _stored_scores(
+def stored_scores(
     encoder: MultiVectorEncoder,
     queries: Sequence[str],
     hits: list[list[Hit]],
     document_tokens: DocumentTokens,
+    *,
+    hits_at_once: int = _HITS_AT_ONCE,
 ) -> Floats | None:
     """MaxSim of queries with the stored token vectors of their hits, float32 (pairs,).
 
@@ -146,7 +148,7 @@ def _stored_scores(
     start = 0
     while start < len(hits) or not scores:
         stop, count = start, 0
-        while stop < len(hits) and (stop == start or count + len(hits[stop]) <= _HITS_AT_ONCE):
+        while stop < len(hits) and (stop == start or count + len(hits[stop]) <= hits_at_once):
             count += len(hits[stop])
             stop += 1
         part = hits[start:stop]

@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -42,11 +42,17 @@ _FIRST_ARRAY = threading.Lock()
 _GROUP = "128"
 
 
-def openvino_config(engine: Engine) -> dict[str, str]:
-    """Settings of OpenVINO's CPU device for an engine, by OpenVINO's names."""
+def openvino_config(engine: Engine, features: Collection[str] | None = None) -> dict[str, str]:
+    """Settings of OpenVINO's CPU device for an engine, by OpenVINO's names.
+
+    Args:
+        engine: streams, threads and compute type.
+        features: instruction sets of the processor; None is this machine's.
+    """
     compute = engine.compute
     if compute == "int8":  # the type of everything that is not in 8 bits
-        compute = "bfloat16" if has_bfloat16(cpu_features()) else "float32"
+        has = has_bfloat16(cpu_features() if features is None else features)
+        compute = "bfloat16" if has else "float32"
     config = {
         "INFERENCE_PRECISION_HINT": _HINTS[compute],
         "NUM_STREAMS": str(engine.streams),

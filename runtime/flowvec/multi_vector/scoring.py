@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from flowvec.errors import InputTypeError, InputValueError, first_line
 
-__all__ = ["maxsim"]
+__all__ = ["maxsim", "scored"]
 
 Floats = npt.NDArray[np.float32]
 # A text's token vectors, or those of several texts.
@@ -47,10 +47,29 @@ def maxsim(queries: TokenVectors, documents: TokenVectors) -> Floats:
     dims = {array.shape[1] for array in (*left, *right)}
     if len(dims) > 1:
         raise InputValueError(f"token vectors differ in dim: {sorted(dims)}")
+    return scored(left, right, max([1, *dims]))
+
+
+def scored(
+    left: Sequence[Floats],
+    right: Sequence[Floats],
+    dim: int,
+    *,
+    products_at_once: int = _BLOCK_ELEMENTS,
+    numbers_at_once: int = _BLOCK_NUMBERS,
+) -> Floats:
+    """`maxsim` of arrays of one dimension, in blocks of documents.
+
+    Args:
+        left: float32 (tokens, dim) for each query.
+        right: the same for documents.
+        dim: length of the vectors.
+        products_at_once: products of tokens that are held at once.
+        numbers_at_once: numbers of documents' vectors that are copied at once.
+    """
     out = np.zeros((len(left), len(right)), dtype=np.float32)
     longest = max((len(query) for query in left), default=0)
-    dim = max([1, *dims])
-    most = max(1, min(_BLOCK_ELEMENTS // max(1, longest), _BLOCK_NUMBERS // dim))
+    most = max(1, min(products_at_once // max(1, longest), numbers_at_once // dim))
     for start, stop in _blocks([len(document) for document in right], most):
         used = [i for i in range(start, stop) if len(right[i])]
         if not used:

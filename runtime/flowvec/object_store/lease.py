@@ -38,19 +38,31 @@ SETTLE_SECONDS = 2.0
 class Lease:
     """The right to write; `with` acquires and releases it."""
 
-    def __init__(self, store: ObjectStore, name: str, out: str | None = None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        name: str,
+        out: str | None = None,
+        *,
+        seconds: float | None = None,
+        settle_seconds: float | None = None,
+    ) -> None:
         """Name the object, without touching it.
 
         Args:
             store: where it is.
             name: its name.
             out: what it gives the right to write, for messages; None is the store's URL.
+            seconds: it is lost if its object does not change for so long; None is 30.
+            settle_seconds: how long a new lease is watched where the store has no conditional
+                writes; None is 2.
         """
         self._out = store.url if out is None else out
         store.called[name] = self._out  # users know what they write, not this object
         self._store = store
         self._name = name
-        self._seconds = LEASE_SECONDS
+        self._seconds = LEASE_SECONDS if seconds is None else seconds
+        self._settle_seconds = SETTLE_SECONDS if settle_seconds is None else settle_seconds
         self._about = {"holder": uuid.uuid4().hex, **_this_process(), "seconds": self._seconds}
         self._renewals = 0
         self._tag = ""
@@ -204,7 +216,7 @@ class Lease:
         Raises:
             BulkError: another process has it.
         """
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(self._settle_seconds)
         there = self._store.read(self._name)
         if there != self._content():
             raise BulkError(f"{self._out} is being written by another process")

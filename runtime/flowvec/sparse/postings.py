@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,6 @@ Mask = npt.NDArray[np.bool_]
 _MOST_RADIX = 1 << 16
 # Up to this term, a table of all terms is faster than sorting those that occur.
 _MOST_TABLE = 1 << 24
-# Weights that `joined` moves at once.
-_WEIGHTS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +43,8 @@ class Postings:
     offsets: Offsets
     rows: Numbers
     weights: Weights
+    # Weights that `joined` and `renumbered` move at once.
+    weights_at_once: ClassVar[int] = 1 << 22
 
     @classmethod
     def of(cls, count: int, rows: Numbers, terms: Terms, weights: Weights) -> Postings:
@@ -160,7 +161,7 @@ class Postings:
         """Ranges of terms, each of a few million weights at most or of a single term."""
         first, terms = 0, len(self.terms)
         while first < terms:
-            most = self.offsets[first] + _WEIGHTS_AT_ONCE
+            most = self.offsets[first] + self.weights_at_once
             last = max(first + 1, int(np.searchsorted(self.offsets, most, "right")) - 1)
             yield first, last
             first = last

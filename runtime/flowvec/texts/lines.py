@@ -20,13 +20,15 @@ class Blocks(Protocol):
         """The next bytes, about this many; empty at the end."""
 
 
-def lines_of(file: Blocks, limit: int) -> Iterator[list[bytes | None]]:
+def lines_of(
+    file: Blocks, limit: int, *, block_bytes: int = _BLOCK
+) -> Iterator[list[bytes | None]]:
     """Lines without their ends (LF or CR LF), in lists; None stands for a line over the limit.
 
     Memory is bounded by the limit and the block size.
     """
     started, is_long = b"", False
-    while block := file.read(_BLOCK):
+    while block := file.read(block_bytes):
         first, *rest = block.split(b"\n")
         if not rest:  # no line ends in this block
             is_long = is_long or len(started) + len(first) > limit + 1
@@ -72,7 +74,9 @@ class BadRecord:
     reason: str
 
 
-def csv_records(file: Blocks, limit: int) -> Iterator[list[str] | BadRecord]:
+def csv_records(
+    file: Blocks, limit: int, *, block_bytes: int = _BLOCK
+) -> Iterator[list[str] | BadRecord]:
     """Records of a csv file, its header first, or `BadRecord`; blank lines are skipped.
 
     Python's csv has one limit for the length of a field in the whole process, and continues in the
@@ -84,9 +88,10 @@ def csv_records(file: Blocks, limit: int) -> Iterator[list[str] | BadRecord]:
     Args:
         file: its bytes.
         limit: most bytes of a field; a longer one is a `BadRecord`.
+        block_bytes: bytes that are read at once.
     """
     cutter = _CsvCutter(limit)
-    while block := file.read(_BLOCK):
+    while block := file.read(block_bytes):
         for record in cutter.cut(block):
             if record:
                 yield record if isinstance(record, BadRecord) else _csv_fields(record, limit)

@@ -56,8 +56,8 @@ class _Words(dict[str, bytes]):
     Bounded by two generations: what was not used while one filled up is forgotten.
     """
 
-    def __init__(self, ask: Callable[[str], bytes]) -> None:
-        self._ask = ask
+    def __init__(self, ask: Callable[[str], bytes], most: int) -> None:
+        self._ask, self._most = ask, most
         self._old: dict[str, bytes] = {}
 
     def __missing__(self, word: str) -> bytes:
@@ -66,7 +66,7 @@ class _Words(dict[str, bytes]):
         ids = self._old.get(word)
         if ids is None:
             ids = self._ask(word)
-        if len(self) >= _MOST_WORDS:
+        if len(self) >= self._most:
             self._old = dict(self)
             self.clear()
         self[word] = ids
@@ -100,11 +100,13 @@ class _Characters(dict[int, str]):
 class WordTable:
     """Texts to token ids by their words. Any number of threads may use it."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, added: Iterable[str]) -> None:
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, added: Iterable[str], most_words: int
+    ) -> None:
         """Use `for_tokenizer`, which checks that the tokenizer is of the right kind."""
         self._lowercase = bool(tokenizer.normalizer.lowercase)
         self._model = tokenizer.model
-        self._words = _Words(self._ask)
+        self._words = _Words(self._ask, most_words)
         self._characters = _Characters(tokenizer.normalizer, tokenizer.pre_tokenizer)
         # A text without any of these characters holds no added token.
         self._triggers = tuple({_rarest(token) for token in added})
@@ -112,7 +114,9 @@ class WordTable:
         self._added = re.compile("|".join(map(re.escape, folded)) or r"(?!)")
 
     @classmethod
-    def for_tokenizer(cls, tokenizer: tokenizers.Tokenizer) -> WordTable | None:
+    def for_tokenizer(
+        cls, tokenizer: tokenizers.Tokenizer, *, most_words: int = _MOST_WORDS
+    ) -> WordTable | None:
         """A table for a tokenizer that treats every word by itself; None for any other."""
         model = tokenizer.model
         by_words = (
@@ -125,7 +129,7 @@ class WordTable:
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         if not all(_is_distinct(token) for token in added):
             return None
-        return cls(tokenizer, added)
+        return cls(tokenizer, added, most_words)
 
     def __call__(self, text: str) -> bytes | None:
         """The ids of a text without special tokens, as the bytes of int32 numbers.

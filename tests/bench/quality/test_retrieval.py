@@ -319,7 +319,7 @@ class _Exact:
 
 
 def test_token_vectors_are_compared_with_every_document(
-    tmp_path: Path, multi_vector: MultiVectorEncoder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, multi_vector: MultiVectorEncoder
 ) -> None:
     documents = [{"_id": f"d{i}", "text": "cat " * (i % 7) + f"dog {i % 5}"} for i in range(130)]
     (retrieval_set,) = read_retrieval(write_set(tmp_path, documents=documents))
@@ -329,8 +329,8 @@ def test_token_vectors_are_compared_with_every_document(
         list(exact.stream_documents(retrieval_set.documents)),
     )
     # Documents come in several blocks, and equal ones are ordered by their row.
-    monkeypatch.setattr("flowvec_bench.quality.searching._COMPARED", 17)
-    ranking = search_multi_vector(cast(MultiVectorEncoder, exact), retrieval_set).ranking
+    model = cast(MultiVectorEncoder, exact)
+    ranking = search_multi_vector(model, retrieval_set, compared=17).ranking
     for rows, line in zip(ranking, scores, strict=True):
         assert len(rows) == len(set(rows)) == 101
         np.testing.assert_allclose(line[rows], np.sort(line)[::-1][:101], atol=1e-4)

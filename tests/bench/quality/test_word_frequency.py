@@ -7,7 +7,6 @@ import pytest
 import tokenizers
 
 from flowvec.errors import InputValueError
-from flowvec_bench.quality import word_frequency
 from flowvec_bench.quality.word_frequency import (
     NEIGHBOURS,
     count_tokens,
@@ -35,12 +34,11 @@ def word_tokenizer(words: list[str]):
 
 
 @pytest.mark.parametrize("block", [1 << 23, 700])
-def test_neighbours_are_exact_whatever_the_block(monkeypatch, block: int) -> None:
-    monkeypatch.setattr(word_frequency, "_BLOCK_ELEMENTS", block)
+def test_neighbours_are_exact_whatever_the_block(block: int) -> None:
     # Far from the origin: float32 distances from it would drown in rounding.
     words = np.random.default_rng(0).normal(size=(300, 12)) + 500.0
     rows = np.random.default_rng(1).permutation(300)[:123]
-    neighbours = nearest_neighbours(words, rows, 7)
+    neighbours = nearest_neighbours(words, rows, 7, distances_at_once=block)
     for row, nearest in zip(rows, neighbours, strict=True):
         np.testing.assert_array_equal(nearest, brute_force(words, row, 7))
 
@@ -79,10 +77,9 @@ def test_the_table_is_that_of_brute_force() -> None:
     assert (table[3].norm, set(table[3].distance.values())) == (None, {None})
 
 
-def test_tokens_are_counted_without_special_ones(monkeypatch) -> None:
-    monkeypatch.setattr(word_frequency, "_COUNT_WINDOW", 2)
+def test_tokens_are_counted_without_special_ones() -> None:
     tokenizer = word_tokenizer(["a", "b", "c"])
-    counts = count_tokens(tokenizer, ["a b a", "", "zzz b", "a"])
+    counts = count_tokens(tokenizer, ["a b a", "", "zzz b", "a"], texts_at_once=2)
     assert counts.tolist() == [1, 0, 3, 2, 0]  # [UNK], [CLS], a, b, c
     assert count_tokens(tokenizer, []).tolist() == [0] * 5
 

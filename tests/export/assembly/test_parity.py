@@ -8,24 +8,20 @@ import torch
 
 from flowvec.errors import ExportError
 from flowvec_export import export
-from flowvec_export.assembly import from_torch
 from flowvec_export.assembly.parity import Parity
 from flowvec_export.layers.backbone import Backbone
 from tests.export.conftest import POSITIONS
 
 
 def test_an_export_that_misses_parity_leaves_nothing_behind(
-    checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch
+    checkpoint, tmp_path, traced_as
 ) -> None:
-    original = from_torch.from_transformers
-
-    def slightly_wrong(model, fold_scale=True) -> Backbone:
-        backbone = original(model, fold_scale)
+    def slightly_wrong(backbone: Backbone) -> Backbone:
         with torch.no_grad():
             backbone.layers[0].up.bias[0] += 0.05
         return backbone
 
-    monkeypatch.setattr(from_torch, "from_transformers", slightly_wrong)
+    traced_as(slightly_wrong)
     with pytest.raises(ExportError, match="what torch does"):
         export(checkpoint("bert"), tmp_path / "b")
     assert list(tmp_path.iterdir()) == []
@@ -34,10 +30,8 @@ def test_an_export_that_misses_parity_leaves_nothing_behind(
 @pytest.mark.exports(but=1)
 @pytest.mark.parametrize("fault", ["padding", "position", "batch"])
 def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
-    checkpoint, tmp_path, monkeypatch: pytest.MonkeyPatch, fault
+    checkpoint, tmp_path, traced_as, fault
 ) -> None:
-    original = from_torch.from_transformers
-
     class Faulty(torch.nn.Module):
         def __init__(self, backbone) -> None:
             super().__init__()
@@ -54,7 +48,7 @@ def test_the_gate_sees_faults_of_long_padded_and_batched_texts(
                 states[-1] = states[-1] + 0.1 * states[-1].mean(0, keepdim=True)
             return states
 
-    monkeypatch.setattr(from_torch, "from_transformers", lambda *a, **k: Faulty(original(*a, **k)))
+    traced_as(Faulty)
     with pytest.raises(ExportError, match="what torch does"):
         export(checkpoint("bert"), tmp_path / "b", normalize=False)
 

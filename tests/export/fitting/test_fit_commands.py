@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from flowvec.cli.main import main
 from flowvec_export.transforms.file import load_transform
 from tests.export.conftest import WIDTH, make_texts
 
@@ -25,17 +24,13 @@ COUNT = 1100
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch, capsys) -> Run:
+def run(tmp_path: Path, monkeypatch, flowvec) -> Run:
     """Exit code, standard output and standard error of `flowvec`, called in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["flowvec", *map(str, arguments)])
-        capsys.readouterr()  # discards what creating a checkpoint printed
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
+        done = flowvec(*arguments)
+        return done.returncode, done.stdout, done.stderr
 
     return call
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowvec import Collection, ExportError
-from flowvec.cli.main import main
 from flowvec_export.sources.load import read_any_source, read_source
 
 EXPECTED = "give a folder with config.json, tokenizer.json and model.safetensors, or with an ONNX"
@@ -105,13 +105,10 @@ def test_a_missing_tokenizer_is_named(checkpoint: Path) -> None:
         read_source(checkpoint)
 
 
-def test_the_command_says_it_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["flowvec", "export", str(tmp_path), "-o", "out", "--quiet"])
-    with pytest.raises(SystemExit) as exited:
-        main()
-    error = capsys.readouterr().err
-    assert exited.value.code == 2
-    assert error.count("\n") == 1
-    assert error.startswith(f"flowvec: {tmp_path} is an empty folder: {EXPECTED}")
+def test_the_command_says_it_in_one_line(tmp_path: Path, flowvec: Any) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = flowvec("export", empty, "-o", "out", "--quiet")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"flowvec: {empty} is an empty folder: {EXPECTED}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from flowvec.machine import cpu_features
 from flowvec.texts.sentences import split_sentences
 from flowvec_export import export
 from flowvec_export.sts import StsPairs, StsTask, read_sts
-from flowvec_export.variants import gptq, variants
+from flowvec_export.variants import variants
 from flowvec_export.variants.float16 import fuse_attention
 from flowvec_export.variants.gptq import round_matrix
 from flowvec_export.variants.variants import KINDS
@@ -340,10 +341,8 @@ def test_rounding_for_the_inputs_beats_rounding_to_the_nearest() -> None:
     ]
     assert errors[0] < errors[1] / 4
     # The number of rows per block makes no difference, nor that of columns, apart from last bits.
-    for name in ("_BLOCK", "_COLUMNS"):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(gptq, name, 7)
-            again = round_matrix(matrix, inputs.T @ inputs / len(inputs))
+    for name in ("rows_at_once", "columns_at_once"):
+        again = round_matrix(matrix, inputs.T @ inputs / len(inputs), **{name: 7})
         assert (again.values == rounded.values).mean() > 0.99
         np.testing.assert_array_equal(again.scales, rounded.scales)
     # Without knowledge of the inputs it rounds to the nearest, the loudest channels first.
@@ -379,7 +378,7 @@ def test_a_variant_that_is_too_far_is_refused_and_nothing_is_left(
 def test_a_variant_needs_an_engine_to_be_measured_on(
     tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(variants, "provider_status", lambda: {OPENVINO: "it is gone"})
+    monkeypatch.setitem(sys.modules, "openvino", None)  # it is not installed
     with pytest.raises(ExportError, match=r"-openvino .*on OpenVINORuntime"):
         export(trained, tmp_path / "b", variants=["int8-openvino"], calibration=FEW)
     assert list(tmp_path.iterdir()) == []

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from flowvec.bulk import windows
+from flowvec.bulk import saved_batches, windows
+from flowvec.object_store import lease
 from tests.makers import texts_of, write_jsonl
 
 # Options with which many shards are written.
@@ -18,9 +21,47 @@ COMMON: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 24}
 
 
 @pytest.fixture
-def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def windows_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let a window have another number of rows."""
+    return lambda rows: monkeypatch.setattr(windows, "WINDOW", rows)
+
+
+@pytest.fixture
+def small_windows(windows_of: Callable[[int], None]) -> None:
     """Windows so small that a small shard has several."""
-    monkeypatch.setattr(windows, "WINDOW", 16)
+    windows_of(16)
+
+
+@pytest.fixture
+def saved_every(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let batches be written after another number of seconds."""
+    return lambda seconds: monkeypatch.setattr(saved_batches, "_SAVE_EVERY", seconds)
+
+
+@pytest.fixture
+def at_once(saved_every: Callable[[float], None]) -> None:
+    """Every batch is written when it is computed, as those of a large model are after a while."""
+    saved_every(0.0)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary files, which other tests and processes do not use."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """fsspec's file system in memory, in which a lease is sure at once."""
+    fsspec = pytest.importorskip("fsspec", reason="needs fsspec")
+    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.0)
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    yield system
+    system.store.clear()
 
 
 class StopAfter(threading.Event):

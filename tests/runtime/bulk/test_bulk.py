@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flowvec import Encoder
-from flowvec.bulk import encode_files, windows
+from flowvec.bulk import encode_files
 from flowvec.bulk.shard_files import ShardFile
 from flowvec.errors import BulkError, InputValueError
 from tests.makers import contents, texts_of, write_jsonl
@@ -90,9 +90,9 @@ def test_one_wrong_row_does_not_decide_what_a_field_holds(tmp_path: Path, tiny: 
 
 
 def test_nothing_is_written_after_a_window_that_could_not_be(
-    tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny: Encoder, rows: Path, monkeypatch: pytest.MonkeyPatch, windows_of: Any
 ) -> None:
-    monkeypatch.setattr(windows, "WINDOW", 8)
+    windows_of(8)
     write, calls = ShardFile.write, []
 
     def failing(self, window, kept, vectors) -> None:
@@ -107,8 +107,6 @@ def test_nothing_is_written_after_a_window_that_could_not_be(
             encode_files(tiny, rows, tmp_path / "out", **COMMON)
     assert calls[-1] == 32
     encode_files(tiny, rows, tmp_path / "out", **COMMON)
-    monkeypatch.undo()
-    monkeypatch.setattr(windows, "WINDOW", 8)
     encode_files(tiny, rows, tmp_path / "whole", **COMMON)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 

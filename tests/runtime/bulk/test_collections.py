@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import random
@@ -10,6 +9,7 @@ import shutil
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -202,18 +202,16 @@ def test_skip_unchanged_compares_the_last_of_duplicates(index, tmp_path: Path) -
 
 
 def test_skip_unchanged_on_stdin_takes_the_last_of_duplicates(
-    tmp_path: Path, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_dir: Path, flowvec: Any
 ) -> None:
     """The second row may be compared before the first, which changes the text, is written."""
 
-    def index(rows: list[Row]) -> BulkSummary:
-        lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        file = tmp_path / "stdin"
-        file.write_bytes(lines)
-        with file.open("rb") as stdin, monkeypatch.context() as patch:
-            patch.setattr("sys.stdin", io.TextIOWrapper(stdin))
-            return encode_files(tiny, "-", tmp_path / "c", id_field="id", input_format="jsonl",
-                                out_format="collection", skip_unchanged=True)  # fmt: skip
+    def index(rows: list[Row]) -> SimpleNamespace:
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        done = flowvec("encode", tiny_dir, "-", "--format", "jsonl", "--id-field", "id",
+                       "--into", "c", "--skip-unchanged", "--json", stdin=lines)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return SimpleNamespace(**json.loads(done.stdout))
 
     first = {"id": "a", "text": "first"}
     assert index([first]).encoded == 1

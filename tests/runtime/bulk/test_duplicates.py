@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec import Collection, Encoder
-from flowvec.bulk import encode_files, verify_folder, windows
+from flowvec.bulk import encode_files, verify_folder
 from flowvec.errors import BulkError, InputValueError
 from tests.drawing import examples
 from tests.makers import write_jsonl
@@ -22,9 +23,9 @@ RULES = ("last", "first", "dead-letter")
 
 
 @pytest.fixture(autouse=True)
-def windows_of_eight_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def windows_of_eight_rows(windows_of: Callable[[int], None]) -> None:
     """So that a small shard has several."""
-    monkeypatch.setattr(windows, "WINDOW", 8)
+    windows_of(8)
 
 
 def write_rows(path: Path, ids: list[Any], first: int = 0) -> Path:

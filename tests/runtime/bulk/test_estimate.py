@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -49,10 +48,11 @@ def test_the_sample_is_as_large_as_the_time_allows(
 ) -> None:
     texts = texts_of(6000)
     file = write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts])
-    monkeypatch.setattr(estimate_module, "_MEASURED_SECONDS", 0.0)
-    hurried = estimate_files(tiny, file, rows_per_shard=600, out_format="npy")
-    monkeypatch.setattr(estimate_module, "_MEASURED_SECONDS", 1e6)
-    patient = estimate_files(tiny, file, rows_per_shard=600, out_format="npy")
+    estimates = []
+    for seconds in (0.0, 1e6):
+        monkeypatch.setattr(estimate_module, "_MEASURED_SECONDS", seconds)
+        estimates.append(estimate_files(tiny, file, rows_per_shard=600, out_format="npy"))
+    hurried, patient = estimates
     assert 512 <= hurried.sampled < 600
     assert patient.sampled == 6000
     assert patient.tokens == sum(tally.tokens for tally in tiny.windows(iter([texts]), tiny.job()))
@@ -67,16 +67,13 @@ def test_blank_lines_are_not_in_the_sample(tmp_path: Path, tiny: Encoder) -> Non
 
 
 def test_kept_fields_are_written_and_the_files_removed(
-    tmp_path: Path, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny: Encoder, temporary: Path
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    (tmp_path / "t").mkdir()
     rows = [{"text": "the cat", "n": 1 if i % 3 else "one"} for i in range(1000)]
     file = write_jsonl(tmp_path / "a.jsonl", rows)
     estimate = estimate_files(tiny, file, keep=["n"], rows_per_shard=100)
     assert 0.3 < estimate.dead_share < 0.4  # the type of `n` is that of most rows
-    assert list((tmp_path / "t").iterdir()) == []
+    assert list(temporary.iterdir()) == []
 
 
 def test_no_rows_take_no_time(tmp_path: Path, tiny: Encoder) -> None:

@@ -177,14 +177,9 @@ def test_a_file_that_would_be_replaced_beside_the_output_is_named(
         (tmp_path / name).unlink()
 
 
-def test_by_url_too(texts: Path, tiny: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    fsspec = pytest.importorskip("fsspec", reason="needs fsspec")
+def test_by_url_too(texts: Path, tiny: Encoder, memory: Any) -> None:
     pytest.importorskip("pyarrow", reason="needs the extra [files]")
-    from flowvec.object_store import lease
-
-    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.0)
-    system = fsspec.filesystem("memory")
-    system.store.clear()
+    system = memory
     system.pipe("/box/in/a.jsonl", (texts / "a.jsonl").read_bytes())
     for given in ("memory://box/in", "memory://box/in/**/*.jsonl"):
         for resume in (True, True, False):
@@ -194,7 +189,6 @@ def test_by_url_too(texts: Path, tiny: Encoder, monkeypatch: pytest.MonkeyPatch)
     for out in ("memory://box/in", "memory://box", "memory:///box/./in"):
         with pytest.raises(InputValueError, match="the input"):
             encode_files(tiny, "memory://box/in/a.jsonl", out, **OPTIONS)
-    system.store.clear()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of bytes are POSIX's")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,13 @@ import numpy as np
 import pytest
 
 from flowvec import Encoder
-from flowvec.bulk import encode_files, saved_batches
+from flowvec.bulk import encode_files
 from flowvec.bulk.journal import Folder
 from flowvec.bulk.saved_batches import SavedBatches
 from tests.makers import contents
 
 # One shard of many windows.
 ONE_SHARD: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 4000}
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every batch is written when it is computed, as those of a large model are after a while."""
-    monkeypatch.setattr(saved_batches, "_KEEP_AFTER", 0.0)
-    monkeypatch.setattr(saved_batches, "_SAVE_EVERY", 0.0)
 
 
 class OnceSaved(threading.Event):
@@ -120,7 +114,7 @@ KILLED = """
 import os, sys
 from flowvec import Encoder
 from flowvec.bulk import encode_files, saved_batches
-saved_batches._KEEP_AFTER = saved_batches._SAVE_EVERY = 0.0
+saved_batches._SAVE_EVERY = 0.0
 folder = sys.argv[3]
 encoder = Encoder.load(sys.argv[1], provider="cpu", streams=2)
 def die_once_saved(_):
@@ -149,9 +143,9 @@ def test_a_killed_job_ends_with_the_same_bytes(
 
 
 def test_a_fast_job_keeps_nothing_beside_its_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, saved_every: Callable[[float], None]
 ) -> None:
-    monkeypatch.setattr(saved_batches, "_KEEP_AFTER", 1e9)
+    saved_every(1e9)
     saved = SavedBatches(Folder(tmp_path), [0], {})
     feeds = [np.ones((2, 3), np.int64)] * 2
     saved.put(feeds, np.ones((2, 4), np.float32))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import IO
 
@@ -64,9 +63,8 @@ def test_nothing_is_said_of_a_temporary_folder_that_is_used(tmp_path: Path, name
 
 
 def test_a_new_folder_that_another_process_takes_for_a_leftover_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     real, files = scratch.lock, list[str]()
 
     def lock(file: IO[bytes]) -> None:
@@ -80,4 +78,4 @@ def test_a_new_folder_that_another_process_takes_for_a_leftover_is_replaced(
     with scratch_folder() as folder:
         (folder / "file").touch()
         assert folder != Path(files[0]).parent
-    assert list(tmp_path.iterdir()) == []
+    assert list(temporary.iterdir()) == []

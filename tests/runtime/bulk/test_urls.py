@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowvec import Encoder
-from flowvec.bulk import encode_files, saved_batches, verify_folder
+from flowvec.bulk import encode_files, verify_folder
 from flowvec.errors import BulkError
-from flowvec.object_store import lease
 from tests.makers import contents
 from tests.runtime.bulk.conftest import COMMON
-
-fsspec = pytest.importorskip("fsspec", reason="needs fsspec")
-
-
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.0)
-    system = fsspec.filesystem("memory")
-    system.store.clear()
-    yield system
-    system.store.clear()
 
 
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("out_format", ["npy", "parquet"])
 def test_a_job_by_url_continues_and_has_the_bytes_of_a_local_one(
-    tmp_path: Path, tiny: Encoder, rows: Path, memory: Any, monkeypatch, out_format
+    tmp_path: Path, tiny: Encoder, rows: Path, memory: Any, temporary: Path, monkeypatch, out_format
 ) -> None:
     if out_format == "parquet":
         pytest.importorskip("pyarrow.parquet", reason="needs the extra [files]")
-    scratch = tmp_path / "scratch"  # other processes use the system's own
-    scratch.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     options = COMMON | {"out_format": out_format}
     encode_files(tiny, rows, tmp_path / "here", **options)
     with monkeypatch.context() as patched:
@@ -54,15 +37,13 @@ def test_a_job_by_url_continues_and_has_the_bytes_of_a_local_one(
     assert objects == contents(tmp_path / "here")
     check = verify_folder("memory://vectors")
     assert (check.rows, check.dead_letters, check.problems) == (94, 6, ())
-    assert not list(scratch.glob("flowvec-bulk-*"))
+    assert not list(temporary.glob("flowvec-bulk-*"))
 
 
-@pytest.mark.usefixtures("small_windows")
+@pytest.mark.usefixtures("small_windows", "at_once")
 def test_work_on_a_shard_is_kept_below_the_url(
-    tmp_path: Path, tiny: Encoder, many: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny: Encoder, many: Path, memory: Any
 ) -> None:
-    monkeypatch.setattr(saved_batches, "_KEEP_AFTER", 0.0)
-    monkeypatch.setattr(saved_batches, "_SAVE_EVERY", 0.0)
     options: dict[str, Any] = {"out_format": "npy", "rows_per_shard": 4000}
 
     class OnceSaved(threading.Event):

@@ -9,19 +9,17 @@ from pathlib import Path
 import pytest
 
 from flowvec.cli import doctor
-from flowvec.engine import onnxruntime_session
 from flowvec.engine.providers import EXPERIMENTAL, OPENVINO, PROVIDERS
 
 
-def test_doctor_finds_two_wheels_of_one_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.30.0"}
-
-    def version(name: str) -> str:
-        if name in versions:
-            return versions[name]
-        raise onnxruntime_session.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(onnxruntime_session.metadata, "version", version)
+def test_doctor_finds_two_wheels_of_one_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, version in (("onnxruntime", "1.31.1"), ("onnxruntime_gpu", "1.30.0")):
+        about = tmp_path / f"{name}-{version}.dist-info" / "METADATA"
+        about.parent.mkdir()
+        about.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path)
     (problem,) = doctor.examine().problems
     assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.30.0" in problem
     assert "uninstall" in problem
@@ -37,12 +35,9 @@ def test_doctor_finds_the_remains_of_a_removed_wheel(monkeypatch: pytest.MonkeyP
     assert len([problem for problem in report.problems if "pip install" in problem]) == 1
 
 
-def test_doctor_finds_a_damaged_model_in_the_package(
-    monkeypatch: pytest.MonkeyPatch, tiny_copy: Path
-) -> None:
+def test_doctor_finds_a_damaged_model_in_the_package(tiny_copy: Path) -> None:
     (tiny_copy / "model.onnx").write_bytes(b"")
-    monkeypatch.setattr(doctor, "shipped_bundles", lambda: {str(tiny_copy): tiny_copy})
-    report = doctor.examine()
+    report = doctor.examine(shipped=[str(tiny_copy)])
     assert report.models == []
     assert "model.onnx has 0 bytes" in report.problems[0]
 
@@ -51,15 +46,10 @@ def test_doctor_finds_a_damaged_model_in_the_package(
     ("features", "lost"),
     [(["avx512_bf16"], "lack bfloat16"), (["avx2"], "lack its float32"), ([], "lack its float32")],
 )
-def test_doctor_says_what_a_machine_without_openvino_lacks(
-    monkeypatch: pytest.MonkeyPatch, features: list[str], lost: str
-) -> None:
-    monkeypatch.setattr(doctor, "cpu_features", lambda: features)
-    monkeypatch.setitem(sys.modules, "openvino", None)
-    report = doctor.examine()
-    assert report.without_openvino is not None
-    assert lost in report.without_openvino
-    assert "int8-openvino" in report.without_openvino
+def test_doctor_says_what_a_machine_without_openvino_lacks(features: list[str], lost: str) -> None:
+    without = doctor.without_openvino(features)
+    assert lost in without
+    assert "int8-openvino" in without
 
 
 def test_doctor_shows_that_note_only_without_openvino(

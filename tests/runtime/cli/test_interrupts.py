@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,13 +134,20 @@ def test_a_command_that_is_stopped_says_how_to_continue(
     assert not (tmp_path / "v.parquet").exists()
 
 
-def test_an_interrupt_that_an_import_has_dropped_still_stops_a_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def interrupted() -> Iterator[threading.Event]:
+    """Set once this process was interrupted; cleared for other tests."""
+    from flowvec.cli import interrupts
+
+    yield interrupts._INTERRUPTED
+    interrupts._INTERRUPTED.clear()
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_an_interrupt_that_an_import_has_dropped_still_stops_a_job() -> None:
     """Extension modules of engines drop a KeyboardInterrupt while they are imported."""
     from flowvec.cli import interrupts
 
-    monkeypatch.setattr(interrupts, "_INTERRUPTED", threading.Event())
     before = signal.getsignal(signal.SIGINT)
     try:
         with interrupts.stopping() as stop:
@@ -152,23 +161,15 @@ def test_an_interrupt_that_an_import_has_dropped_still_stops_a_job(
 
 
 def test_an_interrupt_that_an_import_has_made_an_error_is_not_a_mistake(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    interrupted: threading.Event, flowvec: Any
 ) -> None:
     """onnxruntime then says that its initialization failed."""
-    from flowvec.cli import interrupts
-    from flowvec.cli.main import main
-
-    monkeypatch.setattr(sys, "argv", ["flowvec", "info", "nowhere"])
-    monkeypatch.setattr(interrupts, "_INTERRUPTED", threading.Event())
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = signal.getsignal(signal.SIGINT)
     try:
-        with pytest.raises(SystemExit) as mistake:
-            main()
-        interrupts._INTERRUPTED.set()
-        with pytest.raises(SystemExit) as interrupted:
-            main()
+        mistake = flowvec("info", "nowhere")
+        interrupted.set()
+        stopped = flowvec("info", "nowhere")
     finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
-            signal.signal(number, handler)
-    assert (mistake.value.code, interrupted.value.code) == (2, 128 + signal.SIGINT)
-    assert len(capsys.readouterr().err.splitlines()) == 1
+        signal.signal(signal.SIGINT, before)
+    assert (mistake.returncode, stopped.returncode) == (2, 128 + signal.SIGINT)
+    assert len((mistake.stderr + stopped.stderr).splitlines()) == 1

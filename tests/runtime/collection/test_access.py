@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 
 import flowvec
 from flowvec import Added, Collection, CollectionBusyError, CollectionError
-from flowvec.collection.store.sqlite import Database
 from tests.inside import access_of, index_of, store_of, waiting_changes
 from tests.makers import vectors
 
@@ -35,18 +33,15 @@ def collection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Colle
 
 
 @pytest.fixture
-def commits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def commits(collection: Collection) -> list[str]:
     """One entry for each transaction that begins."""
     begun: list[str] = []
-    transaction = Database.transaction
 
-    @contextmanager
-    def counted(self: Database) -> Iterator[None]:
-        begun.append("begun")
-        with transaction(self):
-            yield
+    def note(statement: str) -> None:
+        if statement.startswith("BEGIN"):
+            begun.append(statement)
 
-    monkeypatch.setattr(Database, "transaction", counted)
+    store_of(collection).database.connection.set_trace_callback(note)
     return begun
 
 
@@ -151,7 +146,7 @@ def test_changes_whose_transaction_fails_are_made_one_by_one(
             raise CollectionError("database or disk is full")
         return seal()
 
-    monkeypatch.setattr(collection._index, "seal", full)
+    monkeypatch.setattr(index_of(collection), "seal", full)
     outcomes = all_at_once(
         collection,
         [lambda i=i: collection.add_vectors([f"new {i}"], vectors(1)) for i in range(3)],

@@ -35,9 +35,9 @@ from flowvec import (
     SharedReranker,
 )
 from flowvec.collection.query import SearchKeywords
-from flowvec.engine.onnxruntime_session import Session
 from tests.inside import access_of, index_lock_of
 from tests.makers import texts_of
+from tests.runtime.gate import Gate
 
 ROWS = 60
 TEXTS = [text or "cat" for text in texts_of(ROWS, seed=3)]
@@ -78,20 +78,10 @@ def held_changes(collection: Collection) -> Iterator[Callable[[], None]]:
 @contextmanager
 def held_texts(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """No text is embedded during the block; the event is set when the model has one."""
-    entered, let_go = threading.Event(), threading.Event()
-    run = Session.run
-
-    def gated(session: Session, *feeds: Any) -> Any:
-        entered.set()
-        assert let_go.wait(60)
-        return run(session, *feeds)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "run", gated)
-        try:
-            yield entered
-        finally:
-            let_go.set()
+        gate = Gate(patch)
+        with gate.shut():
+            yield gate.entered
 
 
 @asynccontextmanager

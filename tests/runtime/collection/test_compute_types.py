@@ -68,17 +68,14 @@ def test_a_recorded_compute_type_that_cannot_run_is_warned_about(
     made_in_float32: Path,
     tiny_dir: Path,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def cannot(self: Encoder, compute: str) -> Encoder:
+    def cannot(compute: str) -> Encoder:
         raise ProviderUnavailableError(compute)
 
-    monkeypatch.setattr(Encoder, "with_compute", cannot)
-    with (
-        Encoder.load(tiny_dir) as encoder,
-        Collection.open(made_in_float32, encoder=encoder) as collection,
-    ):
-        assert collection.encoder is encoder
+    with Encoder.load(tiny_dir) as encoder:
+        encoder.with_compute = cannot
+        with Collection.open(made_in_float32, encoder=encoder) as collection:
+            assert collection.encoder is encoder
     assert "was made in float32 and is now used in bfloat16" in caplog.text
 
 

@@ -15,29 +15,41 @@ from flowvec import (
     Encoder,
     InputValueError,
 )
-from flowvec.collection.index import search
+from flowvec.collection.index.hnsw import Graph
+from flowvec.collection.index.search import search_graph
+from flowvec.collection.index.vector_table import VectorTable
 from tests.makers import vectors
 from tests.runtime.collection.store.test_filters import matches
 
 
-def test_a_filtered_batch_is_the_same_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(search, "_COST_OF_CANDIDATE", 0.1)  # or it would be exact
-    with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
-        c.add_vectors(range(400), vectors(400, dim=4), metadata=[{"n": i % 2} for i in range(400)])
-        c.prepare()
-        whole = c.search_ids(vectors(30, seed=1, dim=4), 5, filter={"n": 1})
-        parts = []
-        in_part = search._search_slots_of
-        monkeypatch.setattr(
-            search, "_search_slots_of", lambda *args: parts.append(len(args[2])) or in_part(*args)
-        )
-        monkeypatch.setattr(search, "_MAX_FETCHED", 300)
-        again = c.search_ids(vectors(30, seed=1, dim=4), 5, filter={"n": 1})
-        assert parts == [3] * 10
-        assert again[0] == whole[0]
-        np.testing.assert_array_equal(again[1], whole[1])
+class CountingGraph(Graph):
+    """A graph that notes how many queries each search has."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.asked: list[int] = []
+
+    def search(self, queries: np.ndarray, *args: Any, **options: Any) -> Any:
+        self.asked.append(len(queries))
+        return super().search(queries, *args, **options)
+
+
+def test_a_filtered_batch_is_the_same_in_parts() -> None:
+    labels, rows = np.arange(1, 1001), vectors(1000, dim=4)
+    table, graph = VectorTable(4, "ip"), CountingGraph(4, "ip", rows=1000)
+    table.append(labels, rows)
+    graph.add(labels, rows)
+    eligible, queries = labels % 2 == 0, vectors(30, seed=1, dim=4)
+    whole = search_graph(table, graph, 1000, queries, 5, eligible)
+    graph.asked.clear()
+    parts = search_graph(table, graph, 1000, queries, 5, eligible, most_fetched=300)
+    assert graph.asked[:1] == [3]
+    assert sum(asked == 3 for asked in graph.asked) == 10
+    assert whole is not None
+    assert parts is not None
+    np.testing.assert_array_equal(parts.labels, whole.labels)
+    np.testing.assert_array_equal(parts.scores, whole.scores)
+    np.testing.assert_array_equal(parts.is_done, whole.is_done)
 
 
 class Columns(dict[str, list[Any]]):

@@ -27,14 +27,13 @@ from flowvec import (
     InputValueError,
 )
 from flowvec.collection.hybrid import query_terms
-from flowvec.collection.store import full_text
 from flowvec.collection.store.bm25 import WordStatistics
-from flowvec.collection.store.full_text import TOKENIZERS, FullText
+from flowvec.collection.store.full_text import TOKENIZERS
 from flowvec.collection.store.store import FILE, Store
 from flowvec.texts.folding import folded
 from tests.drawing import examples
-from tests.inside import access_of, run_sql
-from tests.runtime.collection.conftest import SETTINGS
+from tests.inside import access_of, run_sql, store_of
+from tests.runtime.collection.conftest import SETTINGS, refusing
 
 TEXTS = {
     "tokyo": "東京の天気は晴れです。",
@@ -134,14 +133,14 @@ def test_the_tokenizer_is_recorded_and_kept(tmp_path: Path, tiny: Encoder, c: Co
     assert worded(c, "東京の天気") == []
 
 
-def test_the_same_tokenizer_is_not_made_again(
-    c: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_tokenizer_is_not_made_again(c: Collection) -> None:
     c.index_texts(tokenizer="trigram")
-    monkeypatch.setattr(FullText, "build", lambda *_: pytest.fail("it was made again"))
+    db = store_of(c).database.connection
+    before = db.execute("PRAGMA schema_version").fetchall()
     c.index_texts(tokenizer="trigram")
     c.index_texts()
     first(c, "東京の天気")
+    assert db.execute("PRAGMA schema_version").fetchall() == before  # no table was made
 
 
 def test_other_handles_follow_a_change_of_the_tokenizer(
@@ -155,15 +154,13 @@ def test_other_handles_follow_a_change_of_the_tokenizer(
         assert other.verify() == []
 
 
-def test_a_change_that_fails_leaves_the_index_as_it_was(
-    c: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_that_fails_leaves_the_index_as_it_was(c: Collection, tmp_path: Path) -> None:
     c.index_texts()
-    created = full_text._CREATE
-    monkeypatch.setattr(full_text, "_CREATE", created | {"words_of_old": "no sql"})
-    with pytest.raises(CollectionError):
+    db = store_of(c).database.connection
+    db.set_authorizer(refusing(sqlite3.SQLITE_CREATE_TRIGGER))
+    with pytest.raises(CollectionError, match="not authorized"):
         c.index_texts(tokenizer="trigram")
-    monkeypatch.undo()
+    db.set_authorizer(None)
     assert c.info().full_text == "unicode61"
     assert worded(c, "computers") == ["english"]
     assert c.verify() == []

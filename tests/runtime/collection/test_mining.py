@@ -18,7 +18,8 @@ from flowvec import (
     most_similar_pairs,
     semantic_search,
 )
-from flowvec.collection import mining
+from flowvec.collection.mining import best_pairs
+from flowvec.encoder.postprocess import normalize
 from tests.drawing import examples
 from tests.makers import unit
 
@@ -44,9 +45,12 @@ def test_most_similar_pairs_are_the_best_of_all_pairs(
     rows, k, threshold, block, seed, values
 ) -> None:
     items = random_items(rows, seed=seed, values=values)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mining, "_BLOCK_ELEMENTS", block)
-        pairs = most_similar_pairs(items, top_k=k, threshold=threshold)
+    pairs = most_similar_pairs(items, top_k=k, threshold=threshold)
+    if k:
+        floor = -np.inf if threshold is None else threshold
+        in_blocks = best_pairs(normalize(items), k, floor, most_elements=block)
+        assert [p.score for p in in_blocks] == pytest.approx([p.score for p in pairs], abs=1e-6)
+        pairs = in_blocks
     cosines = unit(items).astype(np.float64) @ unit(items).astype(np.float64).T
     expected = sorted((-cosines[i, j], i, j) for i, j in combinations(range(rows), 2))
     able = [e for e in expected if threshold is None or -e[0] >= threshold]
@@ -63,12 +67,9 @@ def test_most_similar_pairs_are_the_best_of_all_pairs(
 
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 23])
-def test_equal_pairs_come_in_order_of_their_indices(
-    block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mining, "_BLOCK_ELEMENTS", block)
-    same = np.ones((9, 4), dtype=np.float32)
-    pairs = most_similar_pairs(same, top_k=12)
+def test_equal_pairs_come_in_order_of_their_indices(block: int) -> None:
+    same = np.full((9, 4), 0.5, dtype=np.float32)
+    pairs = best_pairs(same, 12, -np.inf, most_elements=block)
     assert [(p.left, p.right) for p in pairs] == list(combinations(range(9), 2))[:12]
 
 

@@ -21,7 +21,6 @@ from flowvec import (
     InputValueError,
     Row,
 )
-from flowvec.collection import row_methods
 from flowvec.collection.store.store import FILE
 from tests.drawing import examples
 from tests.inside import access_of, store_of
@@ -77,14 +76,20 @@ def test_pages_are_all_rows_in_their_order(numbered: Collection) -> None:
     assert numbered.list(after=1 << 80) == []
 
 
-def test_a_page_may_be_larger_than_what_is_read_at_once(
-    numbered: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flowvec.collection.store import store
+@pytest.fixture
+def many(tmp_path: Path) -> Iterator[Collection]:
+    """More rows than are read at once."""
+    with Collection.create(tmp_path / "many", dim=2) as c:
+        numbers = range(9000)
+        texts, metadata = [f"row {n}" for n in numbers], [{"n": n} for n in numbers]
+        c.add_vectors(numbers, vectors(9000, dim=2), texts, metadata)
+        yield c
+        assert c.verify() == []
 
-    monkeypatch.setattr(store, "_READ_ROWS", 3)
-    assert [row.id for row in numbered.list(limit=8)] == list(range(8))
-    assert numbered.ids({"n": {"<": 8}}) == list(range(8))
+
+def test_a_page_may_be_larger_than_what_is_read_at_once(many: Collection) -> None:
+    assert [row.id for row in many.list(limit=8900)] == list(range(8900))
+    assert many.ids({"n": {"<": 8900}}) == list(range(8900))
 
 
 def test_rows_have_their_vectors_if_they_are_wanted(numbered: Collection) -> None:
@@ -266,24 +271,30 @@ def test_other_processes_see_changed_metadata(tmp_path: Path) -> None:
         assert {hit.id for hit in reader.search(query, filter={"n": 2})} == {1, 2}
 
 
-def test_many_rows_are_changed_in_one_transaction(
-    numbered: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(row_methods, "_READ_ROWS", 3)
-    state = store_of(numbered).meta.state()
-    assert numbered.update_metadata(filter={}, changes={"all": 1}) == 10
-    assert store_of(numbered).meta.state() == state + 1
+def test_many_rows_are_changed_in_one_transaction(many: Collection) -> None:
+    state = store_of(many).meta.state()
+    assert many.update_metadata(filter={}, changes={"all": 1}) == 9000
+    assert store_of(many).meta.state() == state + 1
+    with sqlite3.connect(Path(many.info().path) / FILE) as db:
+        db.execute("UPDATE items SET text = 'damaged' WHERE id = '8999'")
+        db.commit()
+        with pytest.raises(CorruptCollectionError, match="row 9000 does not match"):
+            many.update_metadata(filter={}, changes={"all": 2})
+        assert many.count({"all": 2}) == 0
+        for call in (lambda: many.list(limit=9000), lambda: many.list({"n": {">": 8990}})):
+            with pytest.raises(CorruptCollectionError, match="row 9000 does not match"):
+                call()
+        db.execute("UPDATE items SET text = 'row 8999' WHERE id = '8999'")
+    assert many.update_metadata(filter={}, changes={"all": 2}) == 9000
+
+
+def test_ids_by_a_filter_are_of_rows_that_match_their_checksums(numbered: Collection) -> None:
     with sqlite3.connect(Path(numbered.info().path) / FILE) as db:
         db.execute("UPDATE items SET text = 'damaged' WHERE id = '9'")
         db.commit()
         with pytest.raises(CorruptCollectionError, match="row 10 does not match"):
-            numbered.update_metadata(filter={}, changes={"all": 2})
-        assert numbered.count({"all": 2}) == 0
-        for call in (numbered.list, lambda: numbered.ids({"all": 1})):
-            with pytest.raises(CorruptCollectionError, match="row 10 does not match"):
-                call()
+            numbered.ids({"n": {">": 1}})
         db.execute("UPDATE items SET text = 'row 9' WHERE id = '9'")
-    assert numbered.update_metadata(filter={}, changes={"all": 2}) == 10
 
 
 def test_a_change_without_effect_writes_nothing(numbered: Collection) -> None:

@@ -28,8 +28,10 @@ from flowvec import (
     SparseVectors,
 )
 from flowvec.collection.index import sparse_index
+from flowvec.collection.index.sparse_index import SparseIndex
 from flowvec.collection.store.store import FILE
 from tests.inside import access_of, run_sql, sparse_index_of, store_of
+from tests.makers import vectors
 
 DIM = 40
 Weights = dict[int, float]
@@ -126,40 +128,38 @@ def test_searches_are_exact_through_any_changes(
     assert "read again" not in caplog.text  # only what changed was read
 
 
-def test_parts_are_joined_as_they_grow(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(sparse_index, "_WEIGHTS_AT_ONCE", 10)
+def test_parts_are_joined_as_they_grow(tmp_path: Path) -> None:
     rng = random.Random(3)
     rows = [_random_row(rng) for _ in range(300)]
     with Collection.create(tmp_path / "c", dim=3) as c:
         c.add_vectors(range(300), _dense(300), sparse=_sparse(*rows))
-        c.search_sparse(_sparse({1: 1.0}))
-        for i in range(40):
+        index = SparseIndex(store_of(c), weights_at_once=10)
+        for i in range(41):
+            with store_of(c).reading():
+                state = index.state()
             c.set_sparse([i], _sparse(rows[i]))
-            c.search_sparse(_sparse({1: 1.0}))
-        state = sparse_index_of(c).state()
         assert state.count == 300
         assert len(state.parts) < 8
         for part in state.parts:
             assert part.live is None or 2 * part.count >= len(part.labels)
-        assert c.info().sparse_memory_bytes >= 8 * sum(map(len, rows))
-        query = dict.fromkeys(range(DIM), 1.0)
-        expected = _sparse(*rows).search(_sparse(query), 300)[0]
-        hits = c.search_sparse(_sparse(query), 300)
-        assert [(h.id, h.score) for h in hits] == [(e["corpus_id"], e["score"]) for e in expected]
+        assert index.memory_bytes >= 8 * sum(map(len, rows))
+        query = _sparse(dict.fromkeys(range(DIM), 1.0))
+        expected = {e["corpus_id"] + 1: e["score"] for e in _sparse(*rows).search(query, 300)[0]}
+        assert [*state.search(query, 300).items()] == [*expected.items()]
 
 
-def test_old_states_do_not_hold_much_memory(tmp_path: Path, monkeypatch) -> None:
+def test_old_states_do_not_hold_much_memory(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=3) as c:
         for i in range(0, 40, 2):
             c.add_vectors([i, i + 1], _dense(2), sparse=_sparse({1: 1.0, 2: 1.0}, {3: 1.0}))
             c.search_sparse(_sparse({1: 1.0}))
-        states = sparse_index_of(c)._states
-        assert len(states) == sparse_index._KEPT_STATES
-        monkeypatch.setattr(sparse_index, "_MOST_BESIDES", 0)
+        assert len(sparse_index_of(c)._states) == sparse_index._KEPT_STATES
+        index = SparseIndex(store_of(c), most_besides=0)
+        states = index._states
         for i in range(4):
             c.delete([i])  # which moves no row
-            c.search_sparse(_sparse({1: 1.0}))
-            newest = states[max(states)]
+            with store_of(c).reading():
+                newest = index.state()
             assert all(state.besides(newest) == 0 for state in states.values())
         assert len(states) > 1
 
@@ -598,12 +598,12 @@ def test_texts_get_both_vectors_of_models(
 
 
 def test_rows_without_a_sparse_vector_get_theirs(
-    tmp_path: Path, tiny: Encoder, sparse_encoder: SparseEncoder, monkeypatch
+    tmp_path: Path, tiny: Encoder, sparse_encoder: SparseEncoder
 ) -> None:
-    monkeypatch.setattr("flowvec.collection.sparse_methods._ROWS_AT_ONCE", 3)
-    texts = [f"A text about number {i}." for i in range(8)]
+    count = 1100  # more than are encoded at once
+    texts = [f"A text about number {i}." for i in range(count)]
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
-        c.add(range(8), texts)
+        c.add_vectors(range(count), vectors(count, dim=tiny.dim), texts)
         c.add_vectors(["plain"], np.ones((1, tiny.dim)))
         with pytest.raises(CollectionError, match="without a sparse encoder"):
             c.add_missing_sparse()
@@ -612,37 +612,37 @@ def test_rows_without_a_sparse_vector_get_theirs(
     with Collection.open(tmp_path / "c", encoder=tiny, sparse_encoder=sparse_encoder) as c:
         assert c.add_missing_sparse(stop=stop) == 0
         c.add([5], ["Another text."])
-        assert c.add_missing_sparse() == 7
+        assert c.add_missing_sparse() == count - 1
         assert c.add_missing_sparse() == 0
-        found = [one for one in c.get_sparse(range(8)) if one is not None]
+        found = [one for one in c.get_sparse(range(count)) if one is not None]
         expected = sparse_encoder.encode_document([*texts[:5], "Another text.", *texts[6:]])
         assert [one.indices.tolist() for one in found] == [v.indices.tolist() for v in expected]
         assert c.get_sparse(["plain"]) == [None]
         assert c.info().sparse_model == sparse_encoder.bundle.handle
-        assert {hit.id for hit in c.search_sparse(texts[3])} == set(range(8))
+        assert {hit.id for hit in c.search_sparse(texts[3], count)} == set(range(count))
         assert c.verify() == []
 
 
 def test_a_sparse_vector_that_was_given_meanwhile_stays(
-    tmp_path: Path, tiny: Encoder, sparse_encoder: SparseEncoder, monkeypatch
+    tmp_path: Path, tiny: Encoder, sparse_encoder: SparseEncoder, sparse_dir: Path
 ) -> None:
     """Another writer gives a row its sparse vector while this one has encoded the row's text."""
-    with Collection.create(tmp_path / "c", encoder=tiny) as c:
-        c.add(range(3), ["A dog swims.", "Stocks fell.", "Cats sleep."])
-    given = sparse_encoder.encode_document(["Something else."])
-    with (
-        Collection.open(tmp_path / "c", encoder=tiny, sparse_encoder=sparse_encoder) as c,
-        Collection.open(tmp_path / "c") as other,
-    ):
-        real = sparse_encoder.encode_document
 
-        def encode(texts: Any) -> Any:
-            vectors = real(texts)
+    class Late(SparseEncoder):
+        def encode_document(self, texts: Any, **options: Any) -> Any:
+            vectors = super().encode_document(texts, **options)
             other.set_sparse([1], given)
             other.delete([2])
             return vectors
 
-        monkeypatch.setattr(sparse_encoder, "encode_document", encode)
+    with Collection.create(tmp_path / "c", encoder=tiny) as c:
+        c.add(range(3), ["A dog swims.", "Stocks fell.", "Cats sleep."])
+    given = sparse_encoder.encode_document(["Something else."])
+    with (
+        Late.load(sparse_dir, provider="cpu") as late,
+        Collection.open(tmp_path / "c", encoder=tiny, sparse_encoder=late) as c,
+        Collection.open(tmp_path / "c") as other,
+    ):
         assert c.add_missing_sparse() == 1
         (stored,) = c.get_sparse([1])
         assert stored is not None

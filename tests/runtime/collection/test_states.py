@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,13 +14,13 @@ import numpy as np
 import pytest
 
 import flowvec
-from flowvec import Collection, Hit
-from flowvec.collection.index import growing_graph
+from flowvec import Collection, CollectionError, Hit
+from flowvec.collection.index.growing_graph import GrowthLimits
 from flowvec.collection.index.state import IndexState
 from flowvec.collection.index.vector_index import VectorIndex
-from flowvec.collection.store.meta import MetaTable
-from tests.inside import fail_to_add, index_of
+from tests.inside import fail_to_add, index_of, store_of
 from tests.makers import vectors
+from tests.runtime.collection.conftest import refusing
 
 DIM = 8
 
@@ -29,17 +30,22 @@ EXACT_BELOW = {"exact": 10_000, "graph": 20}
 
 
 @pytest.fixture(params=["exact", "graph"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of searching, with a graph that grows in many steps."""
-    monkeypatch.setattr(growing_graph, "_MOST_ROWS", 4)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Both ways of searching."""
     return str(request.param)
+
+
+def opened(folder: Path, kind: str) -> Collection:
+    """A collection whose graph grows in many steps."""
+    c = Collection.open(folder, exact_below=EXACT_BELOW[kind])
+    index_of(c).growing.limits = GrowthLimits(most_rows=4)
+    return c
 
 
 @pytest.fixture
 def collection(kind: str, tmp_path: Path) -> Iterator[Collection]:
-    with Collection.create(
-        tmp_path / "c", dim=DIM, metric="ip", exact_below=EXACT_BELOW[kind]
-    ) as c:
+    Collection.create(tmp_path / "c", dim=DIM, metric="ip").close()
+    with opened(tmp_path / "c", kind) as c:
         c.add_vectors(range(60), vectors(60), metadata=[{"n": i} for i in range(60)])
         c.prepare()  # now everything that follows changes is in memory
         yield c
@@ -75,18 +81,28 @@ def in_another_thread(call: Callable[[], Any]) -> Any:
     return got[0]
 
 
+@pytest.fixture
+def before_commits(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Call a function before each commit, when everything else of a change is done."""
+    seal = VectorIndex.seal
+
+    def call(function: Callable[[], object]) -> None:
+        def sealed(self: VectorIndex) -> int:
+            state = seal(self)
+            function()
+            return state
+
+        monkeypatch.setattr(VectorIndex, "seal", sealed)
+
+    return call
+
+
 def test_what_is_being_written_is_not_seen_before_it_is_committed(
-    collection: Collection, monkeypatch: pytest.MonkeyPatch
+    collection: Collection, before_commits: Callable[[Callable[[], object]], None]
 ) -> None:
-    seal, seen = VectorIndex.seal, []
-
-    def sealed(self: VectorIndex) -> int:
-        state = seal(self)
-        seen.append(in_another_thread(lambda: all_of(collection)))
-        return state
-
+    seen: list[dict[object, float]] = []
     before = all_of(collection)
-    monkeypatch.setattr(VectorIndex, "seal", sealed)
+    before_commits(lambda: seen.append(in_another_thread(lambda: all_of(collection))))
     collection.add_vectors([5, *range(100, 120)], vectors(21, seed=1))
     collection.delete([7])
     after_adding = {**before, **{i: s for i, s in all_of(collection).items() if i not in before}}
@@ -112,11 +128,7 @@ def test_a_search_between_commit_and_return_sees_the_change(
 def test_a_row_that_is_replaced_is_found_once_by_every_search(
     kind: str, collection: Collection, tmp_path: Path, writers: str
 ) -> None:
-    reader = (
-        collection
-        if writers == "this handle"
-        else Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind])
-    )
+    reader = collection if writers == "this handle" else opened(tmp_path / "c", kind)
     near = vectors(1, seed=5)[0] * 10
     collection.add_vectors(["x"], near[None], metadata=[{"kind": "x"}])
     wrong: list[str] = []
@@ -205,7 +217,7 @@ def test_a_writer_that_never_rests_does_not_keep_searches_waiting(
     kind: str, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search finishes even if the state changes all the time."""
-    with Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind]) as reader:
+    with opened(tmp_path / "c", kind) as reader:
         follow, changes = VectorIndex._follow, [0]
 
         def followed(self: VectorIndex) -> None:
@@ -235,30 +247,25 @@ def test_a_change_that_fails_leaves_no_trace(
     assert all_of(collection).keys() == {*before, "c"}
     fail_to_add(collection, ["d"], vectors(1, seed=4))
     collection.close()
-    with Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind]) as other:
+    with opened(tmp_path / "c", kind) as other:
         other.add_vectors(["e"], vectors(1, seed=5))
-    with Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind]) as again:
+    with opened(tmp_path / "c", kind) as again:
         assert all_of(again).keys() == {*before, "c", "e"}
         again.add_vectors(["f"], vectors(1, seed=6))
         assert all_of(again).keys() == {*before, "c", "e", "f"}
         assert again.verify() == []
 
 
-def test_a_setting_that_could_not_be_kept_is_not_used(
-    collection: Collection, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_setting_that_could_not_be_kept_is_not_used(collection: Collection, kind: str) -> None:
     if kind == "exact":
         assert collection.tune_recall(0.1) == 1.0  # nothing to set
         return
-
-    def fail(*_: object) -> None:
-        raise OSError("no space")
-
-    monkeypatch.setattr(MetaTable, "touch", fail)
-    with pytest.raises(OSError, match="no space"):
+    writer = store_of(collection).database.connection
+    writer.set_authorizer(refusing(sqlite3.SQLITE_INSERT))
+    with pytest.raises(CollectionError, match="not authorized"):
         collection.tune_recall(0.1)
+    writer.set_authorizer(None)
     assert collection.info().ef_search == 100
-    monkeypatch.undo()
 
 
 def test_a_thread_that_the_system_refuses_breaks_nothing(
@@ -360,7 +367,7 @@ def test_a_ctrl_c_at_any_moment_leaves_one_state_or_the_other(
 def test_a_ctrl_c_while_a_reader_follows_leaves_it_in_order(
     kind: str, collection: Collection, tmp_path: Path, step: int
 ) -> None:
-    with Collection.open(tmp_path / "c", exact_below=EXACT_BELOW[kind]) as reader:
+    with opened(tmp_path / "c", kind) as reader:
         all_of(reader)
 
         def change(n: int) -> None:
@@ -388,18 +395,12 @@ def test_a_ctrl_c_while_a_reader_follows_leaves_it_in_order(
 
 
 def test_a_graph_that_was_built_meanwhile_takes_all_of_a_change(
-    collection: Collection, kind: str, monkeypatch: pytest.MonkeyPatch
+    collection: Collection, kind: str, before_commits: Callable[[Callable[[], object]], None]
 ) -> None:
-    seal = VectorIndex.seal
-
-    def sealed(self: VectorIndex) -> int:
-        state = seal(self)
-        in_another_thread(lambda: self.growing.rebuild() or True)
-        return state
-
-    monkeypatch.setattr(VectorIndex, "seal", sealed)
+    growing = index_of(collection).growing
+    before_commits(lambda: in_another_thread(lambda: growing.rebuild() or True))
     collection.add_vectors([5, *range(100, 120)], vectors(21, seed=1))
-    monkeypatch.undo()
+    before_commits(lambda: None)
     collection.prepare()
     assert collection.info().graph_rows == (81 if kind == "graph" else 60)  # rebuilt, not dropped
     assert len(all_of(collection)) == 80

@@ -22,14 +22,16 @@ from flowvec import (
     Collection,
     Encoder,
     FingerprintMismatchError,
+    Hit,
     InputTypeError,
     InputValueError,
     MultiVectorEncoder,
     maxsim,
 )
-from flowvec.collection.store.token_table import TokenCodec, TokenTable
+from flowvec.collection.reranking import stored_scores
+from flowvec.collection.store.token_table import TokenCodec
 from tests.inside import run_sql
-from tests.makers import texts_of
+from tests.makers import texts_of, vectors
 
 TEXTS = texts_of(40, seed=3)
 QUERY = "the cat sleeps on a red bread"
@@ -60,32 +62,40 @@ def other_model(
         yield loaded
 
 
-class Counting:
-    """Counts the documents that a model encodes."""
+class Watch:
+    """A model that notes the documents that it encodes, and calls a function after that."""
 
-    def __init__(self, model: MultiVectorEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, model: MultiVectorEncoder) -> None:
         self.texts: list[str] = []
-        real = model.encode_document
+        self.then: Callable[[], object] = list
+        self.model, real = model, model.encode_document
 
         def encode(texts: Any, **options: Any) -> Any:
-            self.texts += list(texts)
-            return real(texts, **options)
+            self.texts += texts
+            made = real(texts, **options)
+            self.then()
+            return made
 
-        monkeypatch.setattr(model, "encode_document", encode)
+        model.encode_document = encode
+
+
+@pytest.fixture
+def watch(multi_vector_dir: Path) -> Iterator[Watch]:
+    with MultiVectorEncoder.load(multi_vector_dir, provider="cpu", streams=2) as loaded:
+        yield Watch(loaded)
 
 
 # --- reranking ------------------------------------------------------------------------------------
 
 
 def test_stored_vectors_give_the_hits_of_made_ones(
-    filled: Collection, multi_vector: MultiVectorEncoder, monkeypatch: pytest.MonkeyPatch
+    filled: Collection, multi_vector: MultiVectorEncoder, watch: Watch
 ) -> None:
     queries = [QUERY, *TEXTS[:5]]
     expected = filled.search_batch(queries, 10, rerank=multi_vector, rerank_from=30)
     assert filled.add_token_vectors(multi_vector) == len(TEXTS)
-    counting = Counting(multi_vector, monkeypatch)
-    found = filled.search_batch(queries, 10, rerank=multi_vector, rerank_from=30)
-    assert counting.texts == []
+    found = filled.search_batch(queries, 10, rerank=watch.model, rerank_from=30)
+    assert watch.texts == []
     for ours, theirs in zip(found, expected, strict=True):
         scores = {hit.id: hit.score for hit in theirs}
         assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], rel=2e-3)
@@ -96,25 +106,25 @@ def test_stored_vectors_give_the_hits_of_made_ones(
 
 @pytest.mark.parametrize("most", [1, 12, 25])
 def test_many_queries_read_the_vectors_of_some_hits_at_a_time(
-    filled: Collection, multi_vector: MultiVectorEncoder, monkeypatch: pytest.MonkeyPatch, most: int
+    filled: Collection, multi_vector: MultiVectorEncoder, most: int
 ) -> None:
     filled.add_token_vectors(multi_vector)
-    expected = filled.search_batch(TEXTS[:9], 5, rerank=multi_vector, rerank_from=12)
-    monkeypatch.setattr("flowvec.collection.reranking._HITS_AT_ONCE", most)
-    counts: list[int] = []
-    real = TokenTable.read
+    queries = TEXTS[:9]
+    hits = filled.search_batch(queries, 12)
+    counts, document_tokens = list[int](), filled._document_tokens
 
-    def read(table: TokenTable, texts: Any) -> Any:
-        counts.append(len(texts))
-        return real(table, texts)
+    def tokens(encoder: MultiVectorEncoder, part: list[list[Hit]]) -> Any:
+        counts.append(sum(map(len, part)))
+        return document_tokens(encoder, part)
 
-    monkeypatch.setattr(TokenTable, "read", read)
-    found = filled.search_batch(TEXTS[:9], 5, rerank=multi_vector, rerank_from=12)
+    found = stored_scores(multi_vector, queries, hits, tokens, hits_at_once=most)
     assert max(counts) <= max(most, 12)
     assert len(counts) == -(-9 // max(1, most // 12))
-    for ours, theirs in zip(found, expected, strict=True):
-        assert [hit.id for hit in ours] == [hit.id for hit in theirs]
-        assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs])
+    expected = stored_scores(multi_vector, queries, hits, document_tokens)
+    assert found is not None
+    assert expected is not None
+    assert found.shape == (9 * 12,)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_vectors_of_signs_are_those_of_the_signs(
@@ -134,16 +144,14 @@ def test_vectors_of_signs_are_those_of_the_signs(
 
 
 def test_rows_without_stored_vectors_are_made_as_stored_ones(
-    filled: Collection, multi_vector: MultiVectorEncoder, monkeypatch: pytest.MonkeyPatch
+    filled: Collection, multi_vector: MultiVectorEncoder, watch: Watch
 ) -> None:
     filled.add_token_vectors(multi_vector, dtype="signs")
     filled.add(["twin"], [TEXTS[7]])  # of the same text, without stored vectors
     filled.add(["new"], ["a new text about bread"])
-    counting = Counting(multi_vector, monkeypatch)
-    hits = {hit.id: hit.score for hit in filled.search(QUERY, 42, rerank=multi_vector)}
-    assert set(counting.texts) <= {TEXTS[7], "a new text about bread"}
+    hits = {hit.id: hit.score for hit in filled.search(QUERY, 42, rerank=watch.model)}
+    assert set(watch.texts) <= {TEXTS[7], "a new text about bread"}
     assert hits["twin"] == pytest.approx(hits[7], rel=1e-6)
-    monkeypatch.undo()
     assert filled.add_token_vectors(multi_vector) == 2
     again = {hit.id: hit.score for hit in filled.search(QUERY, 42, rerank=multi_vector)}
     assert again == pytest.approx(hits, rel=1e-6)
@@ -185,29 +193,27 @@ def test_hits_of_an_older_state_get_the_vectors_of_their_own_texts(
     tokens = filled._document_tokens(multi_vector, [hits])
     assert tokens is not None
     expected = multi_vector.encode_document(TEXTS)
-    for text, vectors in zip(TEXTS, expected, strict=True):
-        assert tokens[text] == pytest.approx(vectors, abs=2e-3)
+    for text, made in zip(TEXTS, expected, strict=True):
+        assert tokens[text] == pytest.approx(made, abs=2e-3)
 
 
 def test_a_task_reranks_by_them_too(
-    tmp_path: Path, tiny: Encoder, multi_vector: MultiVectorEncoder,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    tmp_path: Path, tiny: Encoder, multi_vector: MultiVectorEncoder, watch: Watch
+) -> None:
     with Collection.create(tmp_path / "c", encoder=tiny) as c:
         c.add(range(len(TEXTS)), TEXTS)
         c.add_token_vectors(multi_vector)
         expected = c.search(QUERY, 5, rerank=multi_vector)
-    counting = Counting(multi_vector, monkeypatch)
 
     async def search() -> Any:
         async with (
             AsyncEncoder(tiny) as encoder,
             AsyncCollection.open(tmp_path / "c", encoder=encoder) as c,
         ):
-            return await c.search(QUERY, 5, rerank=multi_vector)
+            return await c.search(QUERY, 5, rerank=watch.model)
 
     assert asyncio.run(search()) == expected
-    assert counting.texts == []
+    assert watch.texts == []
 
 
 # --- rows and their vectors -----------------------------------------------------------------------
@@ -242,45 +248,33 @@ def test_any_history_keeps_counts_and_vectors_of_the_rows_alone(
         second.close()
 
 
-def test_it_continues_where_it_was_stopped(
-    filled: Collection, multi_vector: MultiVectorEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flowvec.collection import token_methods
-
-    monkeypatch.setattr(token_methods, "_ROWS_AT_ONCE", 7)
+def test_it_continues_where_it_was_stopped(filled: Collection, watch: Watch) -> None:
+    rows = 300  # more than are made at once
+    dim = filled.info().dim
+    filled.add_vectors(range(rows), vectors(rows, dim=dim), [f"a {i}" for i in range(rows)])
+    filled.add_vectors(["no text"], np.ones((1, dim), np.float32))
     stop = threading.Event()
-    real = multi_vector.encode_document
-
-    def encode(texts: Any) -> Any:
-        stop.set()
-        return real(texts)
-
-    monkeypatch.setattr(multi_vector, "encode_document", encode)
-    filled.add_vectors(["no text"], np.ones((1, filled.info().dim), np.float32))
-    assert filled.add_token_vectors(multi_vector, stop=stop) == 7
-    assert filled.add_token_vectors(multi_vector) == len(TEXTS) - 7
-    assert filled.add_token_vectors(multi_vector) == 0
-    assert filled.info().token_rows == len(TEXTS)
+    watch.then = stop.set
+    made = filled.add_token_vectors(watch.model, stop=stop)
+    assert 0 < made < rows
+    assert filled.info().token_rows == made
+    assert filled.add_token_vectors(watch.model) == rows - made
+    assert filled.add_token_vectors(watch.model) == 0
+    assert filled.info().token_rows == rows
 
 
 def test_two_writers_make_each_once(
-    tmp_path: Path, filled: Collection, multi_vector: MultiVectorEncoder,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    tmp_path: Path, filled: Collection, multi_vector: MultiVectorEncoder, watch: Watch
+) -> None:
     """The other one finishes while this one has encoded its rows and has not written them yet."""
     other = Collection.open(tmp_path / "c")
-    real, made = multi_vector.encode_document, []
 
-    def encode(texts: Any) -> Any:
-        vectors = real(texts)
-        if not made:
-            made.append(True)
-            assert other.add_token_vectors(multi_vector) == len(TEXTS)
-            other.delete([0])
-        return vectors
+    def finish() -> None:
+        assert other.add_token_vectors(multi_vector) == len(TEXTS)
+        other.delete([0])
 
-    monkeypatch.setattr(multi_vector, "encode_document", encode)
-    assert filled.add_token_vectors(multi_vector) == 0
+    watch.then = finish
+    assert filled.add_token_vectors(watch.model) == 0
     assert filled.info().token_rows == len(TEXTS) - 1
     assert filled.verify() == []
     other.close()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import pickle
 import shutil
+import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count, islice
@@ -31,14 +32,21 @@ from flowvec import (
 )
 from flowvec.bundle.bundle import read_manifest, record_file
 from flowvec.bundle.manifest import MANIFEST, RANGES
-from flowvec.encoder import pipeline
-from flowvec.encoder.batching import Batch, pad, plan
-from flowvec.engine import onnxruntime_session, selection
-from flowvec.engine.providers import CPU, OPENVINO, PROVIDERS
+from flowvec.encoder.batching import Batch, plan
+from flowvec.engine.providers import CPU, OPENVINO
 from flowvec.engine.selection import available_providers
 from flowvec.texts.window import WINDOW
 from tests.drawing import examples
+from tests.inside import pipeline_of
 from tests.runtime.encoder.conftest import texts
+from tests.runtime.gate import Gate
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
 
 # --- shapes and order -----------------------------------------------------------------------------
 
@@ -119,23 +127,12 @@ def test_batch_invariance_of_the_shipped_model(provider: str) -> None:
         np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
-def test_batches_stay_within_the_budget_and_the_positions(
-    tiny_copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_stay_within_the_budget_and_the_positions(tiny_copy: Path, gate: Gate) -> None:
     manifest = (tiny_copy / "manifest.json").read_text()
     (tiny_copy / "manifest.json").write_text(
         manifest.replace('"max_length": 64', '"max_length": 63')
     )
-    shapes: list[tuple[int, int]] = []
-    threads: set[str] = set()
-    run = onnxruntime_session.Session.run
-
-    def spy(self, input_ids, attention_mask):
-        shapes.append(input_ids.shape)
-        threads.add(threading.current_thread().name)
-        return run(self, input_ids, attention_mask)
-
-    monkeypatch.setattr(onnxruntime_session.Session, "run", spy)
+    shapes = gate.shapes
     with Encoder.load(
         tiny_copy, provider="cpu", streams=2, max_batch_tokens=300, proof="never"
     ) as encoder:
@@ -143,56 +140,33 @@ def test_batches_stay_within_the_budget_and_the_positions(
         assert all(length <= 63 for _, length in shapes)
         assert all(rows * length <= 300 for rows, length in shapes)
         assert len(shapes) < 250
-        assert all(name.startswith("flowvec-stream") for name in threads)
+        assert all(name.startswith("flowvec-stream") for name in gate.threads)
         shapes.clear()
         encoder.encode(texts(50), max_batch_tokens=70)
         assert all(rows * length <= 70 for rows, length in shapes)
 
 
-def test_the_budget_can_be_set(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    run = onnxruntime_session.Session.run
-
-    def spy(self, input_ids, attention_mask):
-        sizes.append(input_ids.size)
-        return run(self, input_ids, attention_mask)
-
-    monkeypatch.setattr(onnxruntime_session.Session, "run", spy)
-    with Encoder.load(tiny_dir, provider="cpu", max_batch_tokens=1000) as encoder:
+def test_the_budget_can_be_set(tiny_dir: Path, gate: Gate) -> None:
+    with Encoder.load(tiny_dir, provider="cpu", max_batch_tokens=1000, proof="never") as encoder:
         encoder.max_batch_tokens = 90
         assert encoder.max_batch_tokens == encoder.info().max_batch_tokens == 90
         encoder.encode(texts(60))
-        assert max(sizes) <= 90
+        assert max(map(math.prod, gate.shapes)) <= 90
         with pytest.raises(InputValueError, match="at least 1, but is 0"):
             encoder.max_batch_tokens = 0
         assert encoder.max_batch_tokens == 90
 
 
-def test_no_more_batches_run_at_once_than_there_are_streams(
-    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock, running, most = threading.Lock(), 0, 0
-    run = onnxruntime_session.Session.run
-
-    def spy(self, *feeds):
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        time.sleep(0.002)
-        try:
-            return run(self, *feeds)
-        finally:
-            with lock:
-                running -= 1
-
-    monkeypatch.setattr(onnxruntime_session.Session, "run", spy)
+def test_no_more_batches_run_at_once_than_there_are_streams(tiny_dir: Path, gate: Gate) -> None:
     with (
         Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder,
         ThreadPoolExecutor(16) as pool,
     ):
-        list(pool.map(lambda i: encoder.encode(texts(1 + i % 3 * 40, i)), range(64)))
-    assert most == 2
+        with gate.shut():
+            calls = pool.map(lambda i: encoder.encode(texts(1 + i % 3 * 40, i)), range(64))
+            wait_until(lambda: gate.running == 2)
+        list(calls)
+    assert gate.most_running == 2
 
 
 # --- stream ---------------------------------------------------------------------------------------
@@ -251,12 +225,12 @@ def test_an_error_of_the_callers_iterable_comes_after_what_was_before_it(
 
 @pytest.mark.parametrize("item", [None, float("nan"), 3, b"bytes", {"a": 1}, ["nested"]])
 def test_items_of_a_wrong_type_are_named_before_any_compute(
-    tiny_dir: Path, item: object, monkeypatch: pytest.MonkeyPatch
+    tiny_dir: Path, item: object, gate: Gate
 ) -> None:
-    with Encoder.load(tiny_dir, provider="cpu") as encoder:
-        monkeypatch.setattr(encoder._pipeline, "_session", object())  # any run would fail
+    with Encoder.load(tiny_dir, provider="cpu", proof="never") as encoder:
         with pytest.raises(InputTypeError, match=rf"item 1 is {type(item).__name__}"):
             encoder.encode(["fine", item])  # type: ignore[list-item]
+        assert gate.shapes == []
 
 
 @pytest.mark.parametrize("value", [None, 3, b"bytes", {"a": 1}])
@@ -533,9 +507,8 @@ def test_a_pickled_encoder_does_not_change_its_engine(
 ) -> None:
     with Encoder.load(tiny_dir, provider="cpu") as encoder:
         data = pickle.dumps(encoder)
-    status = dict.fromkeys(PROVIDERS, "it is broken here")
-    monkeypatch.setattr(selection, "provider_status", lambda: status)
-    with pytest.raises(ProviderUnavailableError, match="broken here"):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # it is not installed here
+    with pytest.raises(ProviderUnavailableError, match=CPU):
         pickle.loads(data)
 
 
@@ -673,13 +646,14 @@ def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.Monk
     """glibc keeps memory for each thread it has seen, so calls must reuse their threads."""
     with Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder:
         seen: set[int] = set()
-        prepare = encoder._pipeline._prepare
+        inner = pipeline_of(encoder)
+        prepare = inner._prepare
 
         def watched(*args: Any) -> Any:
             seen.add(threading.get_native_id())
             return prepare(*args)
 
-        monkeypatch.setattr(encoder._pipeline, "_prepare", watched)
+        monkeypatch.setattr(inner, "_prepare", watched)
         items = texts(4500)  # two windows, of which a thread prepares the second
         expected = encoder.encode(items)
         for _ in range(9):
@@ -691,16 +665,8 @@ def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.Monk
                 np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
-def test_leaving_a_stream_early_drops_what_was_not_begun(
-    tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[int] = []
-
-    def counted(ids: Any, batch: Any, pad_id: int) -> Any:
-        begun.append(len(batch.rows))
-        return pad(ids, batch, pad_id)
-
-    monkeypatch.setattr(pipeline, "pad", counted)
+def test_leaving_a_stream_early_drops_what_was_not_begun(tiny_dir: Path, gate: Gate) -> None:
+    begun = gate.shapes
     with Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder:
         stream = encoder.stream(iter(texts(20_000)))
         next(stream)

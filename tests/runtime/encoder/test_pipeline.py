@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ import pytest
 from flowvec import Bundle, ClosedError, Encoder, EncodeStatistics, EngineError, SharedEncoder
 from flowvec.encoder import pipeline
 from flowvec.encoder.batching import ENOUGH_ON_GPU, MOST_ROWS_ON_GPU, Batch, plan
-from flowvec.engine import bound_session, onnxruntime_session, selection
+from flowvec.engine import bound_session, selection
 from flowvec.engine.bound_session import BoundSession
 from flowvec.engine.providers import CPU, CUDA, Engine
 from flowvec.texts.window import WINDOW
@@ -102,16 +103,18 @@ class Device(BoundSession):
 
 
 @pytest.fixture
-def named_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU provider runs under the name of CUDA's."""
+def named_cuda(monkeypatch: pytest.MonkeyPatch) -> list[type[Device]]:
+    """The CPU provider runs under the name of CUDA's; the last class of the list is its session."""
     named = SimpleNamespace(
         InferenceSession=NamedCuda,
         SessionOptions=onnxruntime.SessionOptions,
         RunOptions=onnxruntime.RunOptions,
     )
-    monkeypatch.setattr(onnxruntime_session, "_onnxruntime", lambda: named)
+    monkeypatch.setitem(sys.modules, "onnxruntime", named)
     monkeypatch.setattr(bound_session, "_device_of", lambda engine: "cpu")
-    monkeypatch.setattr(selection, "BoundSession", Device)
+    kinds = [Device]
+    monkeypatch.setattr(selection, "BoundSession", lambda *given: kinds[-1](*given))
+    return kinds
 
 
 @pytest.fixture
@@ -166,9 +169,9 @@ class BesideAnother(Device):
 
 
 def test_a_model_is_proved_on_two_batches_at_a_time(
-    named_cuda: None, tiny_dir: Path, monkeypatch: pytest.MonkeyPatch
+    named_cuda: list[type[Device]], tiny_dir: Path
 ) -> None:
-    monkeypatch.setattr(selection, "BoundSession", BesideAnother)
+    named_cuda.append(BesideAnother)
     with Encoder(Bundle.load(tiny_dir), ON_GPU, proof="always") as loaded:
         assert loaded.proof.proved
         assert device_of(loaded).most_in_flight == 2
@@ -307,12 +310,13 @@ def test_several_threads_tokenize_for_a_gpu(
     both = threading.Barrier(2)
 
     class Together(Counted):
+        is_parallel = True
+
         def __call__(self, items: Sequence[str]) -> Any:
             if self.texts == 0:
                 both.wait(LONGEST)  # the first two pieces of texts are tokenized together
             return super().__call__(items)
 
-    monkeypatch.setattr(type(inner), "is_parallel", property(lambda _: True))
     pipeline_of(encoder).tokenizer = Together(inner, device)
     encoder.encode(texts(2048, longest=6))
     assert not both.broken

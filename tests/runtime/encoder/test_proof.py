@@ -68,6 +68,12 @@ def lie(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
+def another(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, object], None]:
+    """Let what a proof asks about its machine answer something else."""
+    return lambda name, answer: monkeypatch.setattr(proof, name, lambda: answer)
+
+
+@pytest.fixture
 def counted(lie) -> list[int]:
     """How many batches ran, in the list's only item."""
     runs = [0]
@@ -133,7 +139,7 @@ def test_proof_always_repeats_it_and_proof_never_skips_it(
     "change", ["processor", "flags", "version", "limit", "streams", "threads", "bundle"]
 )
 def test_what_can_change_a_vector_needs_a_new_proof(
-    tiny_copy: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch, change: str
+    tiny_copy: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch, another, change: str
 ) -> None:
     options = {"provider": "cpu", "streams": 1, "threads": 1}
     Encoder.load(tiny_copy, **options).close()
@@ -141,11 +147,11 @@ def test_what_can_change_a_vector_needs_a_new_proof(
     Encoder.load(tiny_copy, **options).close()
     assert counted == [0]
     if change == "processor":
-        monkeypatch.setattr(proof, "cpu_name", lambda: "Another Processor")
+        another("cpu_name", "Another Processor")
     elif change == "flags":
-        monkeypatch.setattr(proof, "vector_instructions", lambda: ["avx2"])
+        another("vector_instructions", ["avx2"])
     elif change == "version":
-        monkeypatch.setattr(proof, "installed_versions", lambda: {"onnxruntime": "99"})
+        another("installed_versions", {"onnxruntime": "99"})
     elif change == "limit":
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
         monkeypatch.setenv("ORT_A_LIMIT", "1")
@@ -196,16 +202,14 @@ def test_a_cached_proof_below_the_limit_is_ignored(tiny_dir: Path, cache: Path) 
         assert encoder.proof.min_cosine > 0.999
 
 
-@pytest.mark.parametrize("obstacle", ["a file", "no home"])
+@pytest.mark.parametrize("folder", ["file/cache", "~no-such-user/cache"])
 def test_without_a_cache_the_proof_runs_each_time(
     tiny_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: list[int],
-    caplog: pytest.LogCaptureFixture, obstacle: str,
+    caplog: pytest.LogCaptureFixture, folder: str,
 ) -> None:  # fmt: skip
-    if obstacle == "a file":
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "file" / "cache"))
-    else:
-        monkeypatch.setattr(proof, "cache_folder", no_home)
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLOWVEC_CACHE", folder)
     with caplog.at_level(logging.DEBUG, logger="flowvec"):
         for _ in range(2):
             counted[0] = 0
@@ -215,10 +219,6 @@ def test_without_a_cache_the_proof_runs_each_time(
     said = [r for r in caplog.records if "cannot be cached" in r.getMessage()]
     assert len(said) == 2
     assert {r.levelno for r in said} == {logging.DEBUG}
-
-
-def no_home() -> Path:
-    raise RuntimeError("Could not determine home directory.")
 
 
 # --- an engine with wrong vectors -----------------------------------------------------------------
@@ -313,14 +313,12 @@ def test_a_refusal_is_remembered_and_costs_no_load(tiny_dir: Path, lie) -> None:
     assert len(opened) == 1
 
 
-def test_the_proof_is_repeated_after_an_upgrade(
-    tiny_dir: Path, lie, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_proof_is_repeated_after_an_upgrade(tiny_dir: Path, lie, another) -> None:
     lie(wrong_rows_for_odd_widths)
     with pytest.raises(EngineNotProvedError):
         Encoder.load(tiny_dir, provider="cpu", compute="float32")
     lie(nothing)
-    monkeypatch.setattr(proof, "installed_versions", lambda: {"onnxruntime": "99"})
+    another("installed_versions", {"onnxruntime": "99"})
     with Encoder.load(tiny_dir, provider="cpu", compute="float32") as encoder:
         assert encoder.proof.proved
 

@@ -32,33 +32,10 @@ from flowvec import (
     SharedEncoder,
 )
 from flowvec.encoder.queue_reports import Pulse
-from flowvec.engine.onnxruntime_session import Session
 from tests.inside import end_a_thread
 from tests.runtime.encoder.conftest import texts
+from tests.runtime.gate import Gate
 from tests.waiting import wait_until
-
-
-class Gate:
-    """Holds runs of the graph while it is shut, and notes their shapes."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.open, self.entered = threading.Event(), threading.Event()
-        self.open.set()
-        self.shapes: list[tuple[int, ...]] = []
-        run = Session.run
-
-        def spy(session, *feeds):
-            self.shapes.append(feeds[0].shape)
-            self.entered.set()
-            assert self.open.wait(60)
-            return run(session, *feeds)
-
-        monkeypatch.setattr(Session, "run", spy)
-
-    def shut(self) -> None:
-        self.open.clear()
-        self.entered.clear()
-        self.shapes.clear()
 
 
 @pytest.fixture
@@ -258,16 +235,14 @@ def test_a_text_that_is_too_long_is_refused_if_requested(one: Encoder, gate: Gat
         assert shared.statistics().waiting == 0
 
 
-def test_an_unexpected_failure_only_affects_its_calls(
-    one: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = one._run_batch
+def test_an_unexpected_failure_only_affects_its_calls(one: Encoder, gate: Gate) -> None:
+    run = gate.run
 
-    def fail_once(*arguments, **options):
-        monkeypatch.setattr(one, "_run_batch", run)
+    def fail_once(*arguments):
+        gate.run = run
         raise MemoryError
 
-    monkeypatch.setattr(one, "_run_batch", fail_once)
+    gate.run = fail_once
     with SharedEncoder(one) as shared:
         with pytest.raises(EngineError, match="MemoryError"):
             shared.encode("the cat", timeout=60)
@@ -475,18 +450,15 @@ def test_closing_without_drain_fails_waiting_calls(one: Encoder, gate: Gate) -> 
     assert first.result(0).shape == (one.dim,)  # it had begun
 
 
-def test_closing_without_drain_while_texts_are_tokenized(
-    one: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_without_drain_while_texts_are_tokenized(one: Encoder) -> None:
     entered, go_on = threading.Event(), threading.Event()
-    tokenize = one.tokenize
 
     def gated(texts):
         entered.set()
         assert go_on.wait(60)
         return tokenize(texts)
 
-    monkeypatch.setattr(one, "tokenize", gated)
+    tokenize, one.tokenize = one.tokenize, gated
     shared = SharedEncoder(one)
     future = shared.submit(["a", "b"])
     assert entered.wait(60)

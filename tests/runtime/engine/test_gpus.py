@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from pathlib import Path
 
 import pytest
 
 from flowvec import Encoder, ProviderUnavailableError
-from flowvec.engine import gpus, onnxruntime_session
+from flowvec.engine import gpus
 from flowvec.engine.gpus import hides_all_gpus, why_no_gpu
 from flowvec.engine.providers import CPU, CUDA, TENSORRT
 from flowvec.engine.selection import available_providers, choose_engine, provider_status
@@ -32,15 +33,19 @@ def test_an_index_is_believed_where_gpus_cannot_be_counted() -> None:
 
 
 @pytest.fixture
-def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with two GPUs, and an ONNX Runtime for them. Nothing can be opened on it."""
-    names = types.SimpleNamespace(get_available_providers=lambda: [TENSORRT, CUDA, CPU])
-    monkeypatch.setattr(onnxruntime_session, "_onnxruntime", lambda: names)
-    monkeypatch.setattr(gpus, "_installed_gpus", lambda: 2)
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A machine with this many GPUs, and an ONNX Runtime for them. Nothing can be opened on it."""
+    names = types.SimpleNamespace(
+        get_available_providers=lambda: [TENSORRT, CUDA, CPU], InferenceSession=None
+    )
+    monkeypatch.setitem(sys.modules, "onnxruntime", names)
+    count = [2]
+    monkeypatch.setattr(gpus, "_installed_gpus", lambda: count[0])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return count
 
 
-@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.usefixtures("installed")
 def test_a_visible_gpu_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     for visible in (None, "1", "0,1", "GPU-8932f937"):
         if visible is not None:
@@ -50,7 +55,7 @@ def test_a_visible_gpu_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         assert choose_engine(device="cpu").device == "cpu"
 
 
-@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("visible", ["", "-1", "2"])
 def test_a_hidden_gpu_is_not_chosen(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -62,9 +67,10 @@ def test_a_hidden_gpu_is_not_chosen(monkeypatch: pytest.MonkeyPatch, visible: st
         assert repr(visible) in str(caught.value)
 
 
-@pytest.mark.usefixtures("two_gpus")
-def test_a_machine_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "_installed_gpus", lambda: 0)
+def test_a_machine_without_a_gpu_says_so(
+    monkeypatch: pytest.MonkeyPatch, installed: list[int]
+) -> None:
+    installed[0] = 0
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # names a GPU that is not there
     assert choose_engine().device == "cpu"
     with pytest.raises(ProviderUnavailableError, match="no NVIDIA GPU"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,7 +36,13 @@ def test_a_provider_that_does_not_really_run_is_an_error(
     tiny_dir: Path, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
     # The session runs on the CPU provider although another was requested: a silent fallback.
-    monkeypatch.setattr(onnxruntime_session, "_gpu_providers", lambda *_: [CPU])
+    falls_back = types.SimpleNamespace(
+        InferenceSession=lambda *args, providers, **options: onnxruntime.InferenceSession(
+            *args, providers=[CPU], **options
+        ),
+        SessionOptions=onnxruntime.SessionOptions,
+    )
+    monkeypatch.setitem(sys.modules, "onnxruntime", falls_back)
     with pytest.raises(ProviderUnavailableError, match="runs CPUExecutionProvider"):
         Session(Bundle.load(tiny_dir), Engine(provider, "float32", 1))
 
@@ -66,8 +73,8 @@ def test_an_experimental_engine_says_so_once(
     named = types.SimpleNamespace(
         InferenceSession=NamedCuda, SessionOptions=onnxruntime.SessionOptions
     )
-    monkeypatch.setattr(onnxruntime_session, "_onnxruntime", lambda: named)
-    monkeypatch.setattr(onnxruntime_session, "_warned", set())
+    monkeypatch.setitem(sys.modules, "onnxruntime", named)
+    onnxruntime_session._warned.clear()  # of other tests
     for _ in range(2):
         Session(Bundle.load(tiny_dir), Engine(CUDA, "float32", 1))
     (record,) = caplog.records

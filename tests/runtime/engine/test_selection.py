@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from flowvec import Encoder, InputValueError, ProviderUnavailableError
-from flowvec.engine import selection
 from flowvec.engine.providers import (
     CPU,
     CUDA,
     OPENVINO,
     PROVIDERS,
     TENSORRT,
+    choose,
 )
 from flowvec.engine.selection import (
     available_providers,
@@ -76,13 +76,11 @@ def test_without_onnxruntime_the_line_that_installs_it_is_named(
         choose_engine("cpu")
 
 
-def test_bfloat16_needs_a_processor_that_has_it(
-    monkeypatch: pytest.MonkeyPatch, provider: str
-) -> None:
-    monkeypatch.setattr(selection, "cpu_features", lambda: ["avx2"])
-    assert choose_engine(provider).compute == "float32"
+def test_bfloat16_needs_a_processor_that_has_it(provider: str) -> None:
+    machine = provider_status(), ["avx2"], 2
+    assert choose(*machine, provider=provider).compute == "float32"
     with pytest.raises(ProviderUnavailableError, match=r"amx_bf16|arm_bf16"):
-        choose_engine(provider, "bfloat16")
+        choose(*machine, provider=provider, compute="bfloat16")
 
 
 def test_the_engine_that_runs_is_the_one_shown(provider: str, tiny_dir: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flowvec import InputTypeError, InputValueError, maxsim
+from flowvec.multi_vector.scoring import scored
 
 
 def token_vectors(count: int, seed: int, dim: int = 8) -> list[np.ndarray]:
@@ -18,10 +19,7 @@ def token_vectors(count: int, seed: int, dim: int = 8) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("block", [1, 30, 1 << 22])
-def test_scores_are_sums_of_the_largest_products(
-    block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flowvec.multi_vector.scoring._BLOCK_ELEMENTS", block)
+def test_scores_are_sums_of_the_largest_products(block: int) -> None:
     queries, documents = token_vectors(7, 0), token_vectors(60, 1)
     assert any(len(document) == 0 for document in documents)
     expected = [
@@ -29,17 +27,19 @@ def test_scores_are_sums_of_the_largest_products(
          for document in documents]
         for query in queries
     ]  # fmt: skip
-    scores = maxsim(queries, documents)
-    assert (scores.shape, scores.dtype) == ((7, 60), np.float32)
-    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+    for scores in (
+        scored(queries, documents, 8, products_at_once=block),
+        maxsim(queries, documents),
+    ):
+        assert (scores.shape, scores.dtype) == ((7, 60), np.float32)
+        np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_short_query_does_not_copy_all_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_query_does_not_copy_all_documents() -> None:
     documents, query = [np.ones((50, 64), np.float32)] * 400, np.ones((1, 64), np.float32)
     expected = maxsim(query, documents)
-    monkeypatch.setattr("flowvec.multi_vector.scoring._BLOCK_NUMBERS", 64 * 500)
     tracemalloc.start()
-    scores = maxsim(query, documents)
+    scores = scored([query], documents, 64, numbers_at_once=64 * 500)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     np.testing.assert_allclose(scores, expected)

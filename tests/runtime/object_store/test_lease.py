@@ -10,31 +10,37 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flowvec import object_store
 from flowvec.errors import BulkError
-from flowvec.object_store import Lease, ObjectStore, lease, open_store
+from flowvec.object_store import ObjectStore, open_store
 
 pytest.importorskip("fsspec", reason="needs fsspec")
 
 
+class Lease(object_store.Lease):
+    """A lease that is lost after a second."""
+
+    def __init__(
+        self, store: ObjectStore, name: str, out: str | None = None, seconds: float = 1.0
+    ) -> None:
+        super().__init__(store, name, out, seconds=seconds, settle_seconds=0.0)
+
+
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+def store() -> Iterator[ObjectStore]:
     import fsspec
 
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.0)
     fsspec.filesystem("memory").store.clear()
     yield open_store("memory://leases/job")
     fsspec.filesystem("memory").store.clear()
 
 
-def test_a_second_holder_is_refused_until_the_first_releases(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 12.0)  # the first one must not lose it by a pause
-    with Lease(store, "lease") as first:
+def test_a_second_holder_is_refused_until_the_first_releases(store: ObjectStore) -> None:
+    with Lease(store, "lease", seconds=12.0) as first:  # it must not lose it by a pause
         first.check()
         with pytest.raises(BulkError, match=f"process .{os.getpid()} on"):
             Lease(store, "lease").acquire()
@@ -44,9 +50,7 @@ def test_a_second_holder_is_refused_until_the_first_releases(
         pass
 
 
-def test_a_lease_that_does_not_change_is_taken_over(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_that_does_not_change_is_taken_over(store: ObjectStore) -> None:
     held = json.dumps({"holder": "x", "seconds": 0.5, "pid": 1, "machine": "far", "started": 7})
     store.write("lease", held.encode())
     with Lease(store, "lease") as second:
@@ -106,11 +110,7 @@ def test_a_release_that_takes_long_leaves_the_lease_of_the_next_holder(store: Ob
 
 @pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("seconds", [None, "x", [], float("nan"), float("inf"), -1, 0])
-def test_a_lease_of_no_valid_time_has_the_usual_one(
-    store: ObjectStore, seconds: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 20.0)  # it is renewed long before
-
+def test_a_lease_of_no_valid_time_has_the_usual_one(store: ObjectStore, seconds: object) -> None:
     def held(renewals: int) -> bytes:
         return json.dumps({"holder": "x", "seconds": seconds, "renewals": renewals}).encode()
 
@@ -118,17 +118,27 @@ def test_a_lease_of_no_valid_time_has_the_usual_one(
     renewing = threading.Timer(0.2, store.write, ("lease", held(1)))
     renewing.start()
     with pytest.raises(BulkError, match="being written by"):
-        Lease(store, "lease").acquire()
+        Lease(store, "lease", seconds=20.0).acquire()  # it is renewed long before
     renewing.join()
 
 
-def test_an_error_names_what_is_written_and_not_the_lease(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*args: object) -> None:
+class _Refusing:
+    """A file system in which nothing can be written."""
+
+    def __init__(self, system: Any) -> None:
+        self._system = system
+
+    def pipe_file(self, *_: object) -> None:
         raise PermissionError("no")
 
-    monkeypatch.setattr(store._system, "pipe_file", refused, raising=False)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._system, name)
+
+
+def test_an_error_names_what_is_written_and_not_the_lease(store: ObjectStore) -> None:
+    import fsspec
+
+    store = ObjectStore(store.url, _Refusing(fsspec.filesystem("memory")), "/leases/job")
     for out, named in ((None, store.url), ("s3://bucket/v.parquet", "s3://bucket/v.parquet")):
         with pytest.raises(BulkError, match=f"write {named}: access"):
             Lease(store, "_lease.json", out).acquire()

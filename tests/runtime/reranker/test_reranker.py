@@ -23,12 +23,12 @@ from flowvec import (
     SharedReranker,
 )
 from flowvec.encoder.batching import Batch
-from flowvec.engine.onnxruntime_session import Session
 from flowvec.engine.providers import OPENVINO, has_bfloat16
 from flowvec.engine.selection import provider_status
 from flowvec.machine import cpu_features
 from flowvec.spelled import json_message
 from tests.makers import texts_of
+from tests.runtime.gate import Gate
 
 QUERY = "the cat sleeps"
 DOCUMENTS = ["a cat sleeps", "stocks fell", "the dog runs fast", "", "a red cat, a blue dog " * 9]
@@ -265,35 +265,36 @@ def test_each_kind_names_the_class_that_opens_it(reranker_dir: Path) -> None:
 
 
 @pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+@pytest.fixture
 def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong proof must not be remembered for other tests."""
     monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.usefixtures("no_cache")
-def test_wrong_logits_are_refused(reranker_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Session.run
-    monkeypatch.setattr(Session, "run", lambda session, *feeds: -run(session, *feeds))
+def test_wrong_logits_are_refused(reranker_dir: Path, gate: Gate) -> None:
+    run = gate.run
+    gate.run = lambda session, *feeds: -run(session, *feeds)
     with pytest.raises(EngineNotProvedError, match="standard deviations off"):
         Reranker.load(reranker_dir, provider="cpu", compute="float32", proof="always")
 
 
 @pytest.mark.usefixtures("no_cache")
-def test_swapped_logits_in_a_batch_are_refused(
-    reranker_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Session.run
-    monkeypatch.setattr(Session, "run", lambda session, *feeds: run(session, *feeds)[::-1])
+def test_swapped_logits_in_a_batch_are_refused(reranker_dir: Path, gate: Gate) -> None:
+    run = gate.run
+    gate.run = lambda session, *feeds: run(session, *feeds)[::-1]
     with pytest.raises(EngineNotProvedError):
         Reranker.load(reranker_dir, provider="cpu", compute="float32", proof="always")
 
 
-def test_logits_that_are_not_numbers_are_refused(
-    reranker_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logits_that_are_not_numbers_are_refused(reranker_dir: Path, gate: Gate) -> None:
     with Reranker.load(reranker_dir, provider="cpu") as loaded:
-        run = Session.run
-        monkeypatch.setattr(Session, "run", lambda session, *feeds: run(session, *feeds) * np.nan)
+        run = gate.run
+        gate.run = lambda session, *feeds: run(session, *feeds) * np.nan
         with pytest.raises(NonFiniteError, match="NaN or infinity for item 0, 1"):
             loaded.predict(pairs_of(2))
 

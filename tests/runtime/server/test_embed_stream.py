@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from flowvec import Encoder
+from tests.runtime.gate import Gate
 from tests.runtime.server.conftest import Running, running, texts
-from tests.runtime.server.gate import Gate
 from tests.serving import served
 from tests.waiting import wait_until
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from flowvec import Encoder, InputValueError
+from tests.runtime.gate import Gate
 from tests.runtime.server.conftest import Running, running
-from tests.runtime.server.gate import Gate
 from tests.serving import health_port_of, served
 from tests.waiting import wait_until
 

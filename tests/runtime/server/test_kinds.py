@@ -18,8 +18,8 @@ from flowvec.encoder.loaded_model import LoadedModel
 from flowvec.errors import BundleError, InputTypeError, InputValueError
 from flowvec.multi_vector import MultiVectorEncoder
 from flowvec.sparse import SparseEncoder, SparseVectors
+from tests.runtime.gate import Gate
 from tests.runtime.server.conftest import Running, is_closed, running, texts
-from tests.runtime.server.gate import Gate
 from tests.serving import served
 from tests.waiting import wait_until
 

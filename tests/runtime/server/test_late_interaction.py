@@ -14,8 +14,8 @@ import pytest
 
 from flowvec import Collection, Encoder, MultiVectorEncoder, Reranker
 from flowvec.sparse import SparseEncoder
+from tests.runtime.gate import Gate
 from tests.runtime.server.conftest import Running, running, texts
-from tests.runtime.server.gate import Gate
 from tests.waiting import wait_until
 
 pytest.importorskip("msgspec", reason="needs the extra [serve]")

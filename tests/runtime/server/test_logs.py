@@ -39,12 +39,15 @@ class Logged:
 
 
 @pytest.fixture
-def logged(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Logged]:
+def logged(capsys: pytest.CaptureFixture[str]) -> Iterator[Logged]:
     root = logging.getLogger()
     before = list(root.handlers), root.level
-    for name in ("httpx", "httpx2"):  # the test's own client
-        monkeypatch.setattr(logging.getLogger(name), "disabled", True)
+    clients = [logging.getLogger(name) for name in ("httpx", "httpx2")]  # the test's own
+    for client in clients:
+        client.disabled = True
     yield Logged(capsys)
+    for client in clients:
+        client.disabled = False
     root.handlers[:], root.level = before
     access_logger.setLevel(logging.NOTSET)
 

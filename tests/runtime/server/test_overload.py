@@ -25,8 +25,8 @@ from flowvec import Collection, Encoder
 from flowvec.encoder.queue_reports import BatchReport
 from flowvec.engine.onnxruntime_session import Session
 from tests.inside import end_a_thread
+from tests.runtime.gate import Gate
 from tests.runtime.server.conftest import Running, running, texts
-from tests.runtime.server.gate import Gate
 from tests.waiting import wait_until
 
 pytest.importorskip("openai", reason="needs the extra [serve]")
@@ -178,17 +178,15 @@ def test_a_call_that_is_given_up_as_its_result_comes_keeps_nobody_waiting(
         assert waiting(server) == 0
 
 
-def test_a_bulk_caller_does_not_keep_others_waiting(
-    one: Encoder, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, runs, most, answered = Session.run, itertools.count(1), math.inf, threading.Event()
+def test_a_bulk_caller_does_not_keep_others_waiting(one: Encoder, gate: Gate) -> None:
+    run, runs, most, answered = gate.run, itertools.count(1), math.inf, threading.Event()
 
     def run_half(session: Session, *feeds: Any) -> Any:
         if next(runs) > most:  # half of the bulk is done: the other caller must be served by now
             assert answered.wait(60)
         return run(session, *feeds)
 
-    monkeypatch.setattr(Session, "run", run_half)
+    gate.run = run_half
     digest = {name: hashlib.sha256(name.encode()).digest() for name in ("bulk", "single")}
     keys = Keys(Key(name, value) for name, value in digest.items())
     settings = Settings(keys=keys, max_waiting_tokens=100_000)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flowvec import Encoder, OutOfMemoryError
+from tests.runtime.gate import Gate
 from tests.runtime.server.conftest import texts
 
 pytest.importorskip("msgspec", reason="needs the extra [serve]")
@@ -76,13 +77,13 @@ def test_errors_have_its_form(
 
 
 def test_out_of_memory_is_said_in_every_dialect_and_the_next_request_is_answered(
-    client: Any, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
+    client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*arguments: Any, **options: Any) -> Any:
+    def fail(*_: object) -> None:
         raise OutOfMemoryError("out of memory on a batch of shape (1, 3)")
 
     with monkeypatch.context() as patched:
-        patched.setattr(tiny, "_run_batch", fail)
+        Gate(patched).run = fail
         tei = client.post("/embed", json={"inputs": "the cat"})
         openai = client.post("/v1/embeddings", json={"model": "tiny", "input": "the cat"})
     assert tei.status_code == openai.status_code == 503

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from flowvec import SparseVectors
 from flowvec.hnsw import HnswError, best_rows
-from flowvec.sparse import postings
 from flowvec.sparse.postings import Postings
 from tests.drawing import examples
 
@@ -55,6 +54,15 @@ def test_search_finds_the_best_rows_in_order(
     assert _found(inverted, asked, k, allowed) == of_allowed[:k]
 
 
+def postings_of(at_once: int) -> type[Postings]:
+    """Postings that are joined by so many weights at once."""
+
+    class InParts(Postings):
+        weights_at_once = at_once
+
+    return InParts
+
+
 @examples(60)
 @given(st.lists(ROWS, min_size=1, max_size=4), st.integers(0, 3), st.sampled_from([1, 3, 1 << 20]))
 def test_joined_parts_are_the_postings_of_their_live_rows(
@@ -67,9 +75,8 @@ def test_joined_parts_are_the_postings_of_their_live_rows(
         for i, row in enumerate(part)
         if mask is None or mask[i]
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postings, "_WEIGHTS_AT_ONCE", at_once)
-        joined = Postings.joined([Postings.of_rows(*_sparse(part).arrays) for part in parts], masks)
+    inverted = postings_of(at_once)
+    joined = inverted.joined([inverted.of_rows(*_sparse(part).arrays) for part in parts], masks)
     wanted = Postings.of_rows(*_sparse(kept).arrays)
     assert joined.count == wanted.count
     for name in ("terms", "offsets", "rows", "weights"):
@@ -86,9 +93,8 @@ def test_rows_can_be_put_in_another_order(
     numbers = list(range(len(rows)))
     random.shuffle(numbers)
     moved = [row for _, row in sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0])]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postings, "_WEIGHTS_AT_ONCE", at_once)
-        mine = Postings.of_rows(*_sparse(rows).arrays).renumbered(np.array(numbers, np.int32))
+    inverted = postings_of(at_once).of_rows(*_sparse(rows).arrays)
+    mine = inverted.renumbered(np.array(numbers, np.int32))
     wanted = Postings.of_rows(*_sparse(moved).arrays)
     np.testing.assert_array_equal(mine.rows, wanted.rows)
     np.testing.assert_array_equal(mine.weights, wanted.weights)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import io
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowvec.texts import lines as lines_module
 from flowvec.texts.lines import BadRecord, csv_records, lines_of
 from tests.drawing import examples
 
@@ -18,9 +16,8 @@ from tests.drawing import examples
 @given(data=st.binary(max_size=200) | st.lists(st.sampled_from([b"a", b"\n", b"\r\n", b"bcd"])).map(
     b"".join), block=st.integers(1, 9), limit=st.integers(0, 20))  # fmt: skip
 def test_lines_are_those_of_the_file(data: bytes, block: int, limit: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines_module, "_BLOCK", block)
-        lines = [line for part in lines_of(io.BytesIO(data), limit) for line in part]
+    parts = lines_of(io.BytesIO(data), limit, block_bytes=block)
+    lines = [line for part in parts for line in part]
     expected = data.split(b"\n")
     if not expected[-1]:
         expected.pop()
@@ -71,9 +68,7 @@ def csv_by_python(data: bytes) -> list[list[str] | None]:
     block=st.integers(1, 9),
 )  # fmt: skip
 def test_csv_records_are_those_of_pythons_csv(data: bytes, block: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines_module, "_BLOCK", block)
-        records = list(csv_records(io.BytesIO(data), 1 << 20))
+    records = list(csv_records(io.BytesIO(data), 1 << 20, block_bytes=block))
     assert [None if isinstance(r, BadRecord) else r for r in records] == csv_by_python(data)
 
 
@@ -86,9 +81,7 @@ def test_what_a_writer_wrote_is_read_back(rows: list[list[str]], end: str, block
     file = io.StringIO(newline="")
     csv.writer(file, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(rows)
     data = file.getvalue().encode("utf-8", "surrogatepass")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines_module, "_BLOCK", block)
-        records = list(csv_records(io.BytesIO(data), 1 << 20))
+    records = list(csv_records(io.BytesIO(data), 1 << 20, block_bytes=block))
     escaped = [
         [f.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for f in row]
         for row in rows

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowvec.bundle.bundle import Bundle
-from flowvec.tokenizer import word_table as module
 from flowvec.tokenizer.tokenizer import Tokenizer
 from flowvec.tokenizer.word_table import WordTable, ids_to_bytes
 
@@ -171,10 +170,9 @@ def test_an_added_token_that_could_be_missed_means_no_table(content: str) -> Non
     assert WordTable.for_tokenizer(changed(change)) is None
 
 
-def test_the_table_is_bounded_and_forgets_nothing_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_WORDS", 50)
+def test_the_table_is_bounded_and_forgets_nothing_wrongly() -> None:
     tokenizer = changed(KINDS["mini"])
-    table = WordTable.for_tokenizer(tokenizer)
+    table = WordTable.for_tokenizer(tokenizer, most_words=50)
     assert table is not None
     numbers = random.Random(0)
     texts = [f"the {numbers.randrange(10_000)} w{numbers.randrange(999)}" for _ in range(2_000)]
@@ -186,10 +184,9 @@ def test_the_table_is_bounded_and_forgets_nothing_wrongly(monkeypatch: pytest.Mo
     assert max(map(len, words)) <= 64
 
 
-def test_threads_share_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_WORDS", 20)
+def test_threads_share_a_table() -> None:
     tokenizer = changed(KINDS["mini"])
-    table = WordTable.for_tokenizer(tokenizer)
+    table = WordTable.for_tokenizer(tokenizer, most_words=20)
     assert table is not None
     texts = [f"word{i % 97} and é{i % 89}" for i in range(2_000)]
     decided: list[int] = []

@@ -72,8 +72,8 @@ class EligibleMasks:
     rows stay: the table knows them. Any number of threads may ask.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, most_bytes: int = _MOST_BYTES) -> None:
+        self._store, self._most_bytes = store, most_bytes
         self._kept: OrderedDict[Condition, _Kept] = OrderedDict()
         self._lock = threading.Lock()
         # The table whose slots the masks have, and its labels as of the last call.
@@ -192,7 +192,7 @@ class EligibleMasks:
     def _forget(self) -> None:
         """Forget the conditions that were not used for longest, to limit memory."""
         total = self.nbytes
-        while total > _MOST_BYTES and len(self._kept) > 1:
+        while total > self._most_bytes and len(self._kept) > 1:
             _, kept = self._kept.popitem(last=False)
             total -= _bytes_of(kept)
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ from flowvec.errors import CollectionError
 from flowvec.files import staged_file
 from flowvec.machine import available_cores
 
-__all__ = ["GrowingGraph", "Turn"]
+__all__ = ["GrowingGraph", "GrowthLimits", "Turn"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,19 +42,34 @@ Turn = Callable[[float], AbstractContextManager[None]]
 _STEP_SECONDS, _IDLE_STEP_SECONDS, _PAUSE_SECONDS = 0.006, 0.03, 1.0
 # Fewer rows than all cores need are worth a step of this length.
 _LONGEST_STEP_SECONDS = 0.02
-_FIRST_ROWS, _MOST_ROWS = 8, 2048
+_FIRST_ROWS = 8
 # Slots that are looked at for rows to add.
 _WINDOW = 1 << 16
-# A graph is saved when adding its unsaved rows again would take this long, and they are this share
-# of the rows in its file. So all files that are ever written are about five times the last one.
-_UNSAVED_SECONDS, _UNSAVED_SHARE = 2.0, 0.25
+# A graph is saved when its unsaved rows are this share of the rows in its file, and adding them
+# again would take a while. So all files that are ever written are about five times the last one.
+_UNSAVED_SHARE = 0.25
 # At closing, a larger graph is saved only for a larger share.
 _SMALL_ROWS, _CLOSING_SHARE = 100_000, 0.01
 _TURN_SECONDS = 5.0
-# A process that searches for a shorter time does without the graph, whose loading takes longer.
-_GRACE_SECONDS, _POLL_SECONDS = 0.25, 0.01
+_POLL_SECONDS = 0.01
 # How long to leave a graph alone that could not be loaded or grow.
 _RETRY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthLimits:
+    """How fast a graph grows, and when it is loaded and saved.
+
+    Attributes:
+        most_rows: most rows of a step.
+        grace_seconds: a process that searches for a shorter time does without the graph, whose
+            loading takes longer.
+        unsaved_seconds: the graph is saved when adding its unsaved rows again would take this long.
+    """
+
+    most_rows: int = 2048
+    grace_seconds: float = 0.25
+    unsaved_seconds: float = 2.0
 
 
 class GrowingGraph:
@@ -70,6 +86,7 @@ class GrowingGraph:
         snapshots: GraphSnapshots,
         lock: ReadersWriter,
         settle: Callable[[], None],
+        limits: GrowthLimits = GrowthLimits(),
     ) -> None:
         """An index's graph, which is not loaded yet.
 
@@ -78,7 +95,9 @@ class GrowingGraph:
             snapshots: the graph's files.
             lock: the index's lock.
             settle: brings the rows in memory to the newest state; inside the store's `reading`.
+            limits: how fast it grows.
         """
+        self.limits = limits
         self._state, self._store = state, state.store
         self._snapshots, self._lock, self._settle = snapshots, lock, settle
         self.graph: Graph | None = None
@@ -176,7 +195,7 @@ class GrowingGraph:
 
     def _grow(self, stopped: Callable[[], bool]) -> None:
         if self.graph is None:
-            until = time.monotonic() + _GRACE_SECONDS
+            until = time.monotonic() + self.limits.grace_seconds
             while not self._is_awaited and time.monotonic() < until:
                 if stopped():
                     return
@@ -186,7 +205,8 @@ class GrowingGraph:
             if not self._step():
                 break
             if self._unsaved_rows >= max(
-                _UNSAVED_SECONDS * self._rows_per_second, _UNSAVED_SHARE * self._saved_rows
+                self.limits.unsaved_seconds * self._rows_per_second,
+                _UNSAVED_SHARE * self._saved_rows,
             ):
                 try:
                     self.save()
@@ -265,7 +285,7 @@ class GrowingGraph:
         fitting = int(seconds * self._rows_per_second)
         if _LONGEST_STEP_SECONDS * self._rows_per_second >= self._rows_on_all_cores:
             fitting = max(fitting, self._rows_on_all_cores)
-        self._step_rows = max(1, min(fitting, 2 * self._step_rows, _MOST_ROWS))
+        self._step_rows = max(1, min(fitting, 2 * self._step_rows, self.limits.most_rows))
 
     def rebuild(self, stopped: Callable[[], bool] | None = None) -> None:
         """Build the graph anew without tombstones; searches use the old one meanwhile.
@@ -275,7 +295,7 @@ class GrowingGraph:
         """
         with self._store.reading():
             graph = self._snapshots.new(self._state.count)
-        while (batch := self._missing_rows(graph, _MOST_ROWS)) is not None:
+        while (batch := self._missing_rows(graph, self.limits.most_rows)) is not None:
             graph.add(*batch)
             if stopped is not None and stopped():
                 return
@@ -298,7 +318,7 @@ class GrowingGraph:
         table = self._state.loaded.table
         if table is None or not self.is_complete(table):
             # A short process, which has hardly begun: the next one does no worse without it.
-            least = max(least, _UNSAVED_SECONDS * self._rows_per_second)
+            least = max(least, self.limits.unsaved_seconds * self._rows_per_second)
         return self._unsaved_rows >= least
 
     def save(self, *, anew: bool = False) -> None:

@@ -29,21 +29,30 @@ _PAGE_SIZE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 _MAPS = Path("/proc/self/maps")
 
 
-def advise(size: int) -> None:
-    """Request huge pages for blocks of this many bytes that are not written yet."""
-    if _is_on_request(size):
+def advise(size: int, *, setting: Path = _SETTING) -> None:
+    """Request huge pages for blocks of this many bytes that are not written yet.
+
+    Args:
+        size: least bytes of a block.
+        setting: the file that says when the system gives huge pages.
+    """
+    if _is_on_request(size, setting):
         _advise_blocks(_MADV_HUGEPAGE, size)
 
 
-def collapse(size: int) -> Callable[[], None]:
+def collapse(size: int, *, setting: Path = _SETTING) -> Callable[[], None]:
     """Move written blocks of this many bytes into huge pages, in the background.
 
     It takes some seconds per gigabyte; they can be read and written meanwhile.
 
+    Args:
+        size: least bytes of a block.
+        setting: the file that says when the system gives huge pages.
+
     Returns:
         A function that ends this, and waits for its thread.
     """
-    if not _is_on_request(size):
+    if not _is_on_request(size, setting):
         return lambda: None
     stopped = threading.Event()
 
@@ -64,21 +73,27 @@ def collapse(size: int) -> Callable[[], None]:
     return stop
 
 
-def _is_on_request(size: int) -> bool:
+def _is_on_request(size: int, setting: Path) -> bool:
     """Whether the system gives huge pages on request, and the block is large enough."""
     if size < LEAST_BYTES or sys.platform != "linux":
         return False
     try:
-        return "[madvise]" in _SETTING.read_text()
+        return "[madvise]" in setting.read_text()
     except OSError:
         return False
 
 
-def _advise_blocks(advice: int, size: int, stopped: Callable[[], bool] = lambda: False) -> None:
+def _advise_blocks(
+    advice: int,
+    size: int,
+    stopped: Callable[[], bool] = lambda: False,
+    *,
+    maps: Path = _MAPS,
+) -> None:
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        for block in _blocks(size):
+        for block in _blocks(size, maps):
             # Linux stops at the first part of a block that was never written.
             parts = _pages(*block) if advice == _MADV_COLLAPSE else [block]
             for first, end in parts:
@@ -99,10 +114,10 @@ def _pages(first: int, end: int) -> Iterator[tuple[int, int]]:
     return ((page, page + size) for page in range(begin, end - size + 1, size))
 
 
-def _blocks(size: int) -> Iterator[tuple[int, int]]:
+def _blocks(size: int, maps: Path = _MAPS) -> Iterator[tuple[int, int]]:
     """First and end address of this process's private blocks of at least this many bytes."""
     # File names in it may be any bytes.
-    for line in _MAPS.read_text(encoding="ascii", errors="replace").splitlines():
+    for line in maps.read_text(encoding="ascii", errors="replace").splitlines():
         addresses, modes, _, _, inode, *name = line.split(maxsplit=5)
         first, end = (int(address, 16) for address in addresses.split("-"))
         is_private = modes.startswith("rw-p") and inode == "0"

@@ -87,6 +87,8 @@ def search_graph(
     k: int,
     eligible: Mask,
     ef: int = EF_SEARCH,
+    *,
+    most_fetched: int = _MAX_FETCHED,
 ) -> GraphHits | None:
     """The k nearest rows of a table's first slots, by a graph that nobody changes meanwhile.
 
@@ -102,6 +104,7 @@ def search_graph(
         k: how many; fewer are found if fewer are eligible.
         eligible: slots that may be found, bool (slots,).
         ef: search depth in the graph.
+        most_fetched: candidates fetched at once.
 
     Returns:
         None if an exact search is cheaper for all queries.
@@ -113,7 +116,7 @@ def search_graph(
         wanted = candidates(k, older, in_graph, older / len(graph))
     if not wanted or not len(queries):
         return None
-    step = max(1, _MAX_FETCHED // max(wanted, ef))
+    step = max(1, most_fetched // max(wanted, ef))
     parts = [
         _search_slots_of(
             graph, table, queries[start : start + step], k, eligible[:in_graph], wanted, ef

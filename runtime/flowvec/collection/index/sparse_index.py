@@ -178,8 +178,15 @@ class SparseState:
 class SparseIndex:
     """Searches a store's sparse vectors, from any number of threads."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        weights_at_once: int = _WEIGHTS_AT_ONCE,
+        most_besides: int = _MOST_BESIDES,
+    ) -> None:
         self._store = store
+        self._weights_at_once, self._most_besides = weights_at_once, most_besides
         self._states: OrderedDict[int, SparseState] = OrderedDict()
         self._newest: SparseState | None = None
         self._following = threading.Lock()
@@ -226,7 +233,7 @@ class SparseIndex:
         """Forget old states; a search that still needs one renews its view of the store."""
         for number, state in list(self._states.items()):
             too_old = len(self._states) > _KEPT_STATES
-            if state is not newest and (too_old or state.besides(newest) > _MOST_BESIDES):
+            if state is not newest and (too_old or state.besides(newest) > self._most_besides):
                 del self._states[number]
 
     def _followed(self, last: SparseState | None, number: int) -> SparseState:
@@ -253,7 +260,7 @@ class SparseIndex:
                 gone = np.unique(gone)
                 parts = [part.without(gone) for part in parts]
         newest = last.newest
-        for pages in _in_blocks(self._store.sparse.pages(last.newest)):
+        for pages in _in_blocks(self._store.sparse.pages(last.newest), self._weights_at_once):
             part = _Part.of(pages)
             # A row that got another sparse vector.
             parts = [older.without(part.labels) for older in parts]
@@ -264,13 +271,13 @@ class SparseIndex:
         return SparseState(number, newest, deletions, tuple(parts))
 
 
-def _in_blocks(pages: Iterable[SparsePage]) -> Iterator[list[SparsePage]]:
-    """Pages in lists of a few million weights."""
+def _in_blocks(pages: Iterable[SparsePage], least: int) -> Iterator[list[SparsePage]]:
+    """Pages in lists of at least this many weights, but for the last."""
     block, weights = list[SparsePage](), 0
     for page in pages:
         block.append(page)
         weights += len(page.vectors.values)
-        if weights >= _WEIGHTS_AT_ONCE:
+        if weights >= least:
             yield block
             block, weights = [], 0
     if block:

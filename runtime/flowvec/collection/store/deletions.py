@@ -20,20 +20,28 @@ _MOST_LABELS = 1 << 16  # of one change; a larger one is not recorded, and the g
 class Deletions:
     """The table `deletions`: the labels of the last changes, by the count after each."""
 
-    def __init__(self, database: Database, meta: MetaTable) -> None:
+    def __init__(
+        self,
+        database: Database,
+        meta: MetaTable,
+        *,
+        kept: int = _KEPT,
+        most_labels: int = _MOST_LABELS,
+    ) -> None:
         self._database, self._meta = database, meta
+        self._kept, self._most_labels = kept, most_labels
 
     def add(self, labels: Sequence[int]) -> None:
         """Record rows that are deleted or replaced; inside a transaction that has counted them."""
         if not labels:
             return
         db, total = self._database.connection, self._meta.counts().deletions
-        if len(labels) <= _MOST_LABELS:
+        if len(labels) <= self._most_labels:
             db.execute("INSERT OR REPLACE INTO deletions VALUES (?, ?)", (total, packed(labels)))
         db.execute(
             "DELETE FROM deletions WHERE n <= "
             "(SELECT n FROM deletions ORDER BY n DESC LIMIT 1 OFFSET ?)",
-            (_KEPT,),
+            (self._kept,),
         )
 
     def since(self, deletions: int) -> npt.NDArray[np.int64] | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["network_file_system"]
+__all__ = ["MOUNTS", "network_file_system", "warn_of_network"]
 
-_MOUNTS = Path("/proc/self/mountinfo")
+logger = logging.getLogger(__name__)
+
+MOUNTS = Path("/proc/self/mountinfo")
 # SQLite's write-ahead log shares memory between its processes, which must be on one machine.
 _NETWORK = frozenset(
     (
@@ -19,7 +22,7 @@ _NETWORK = frozenset(
 )  # fmt: skip
 
 
-def network_file_system(folder: Path, mounts: Path = _MOUNTS) -> str | None:
+def network_file_system(folder: Path, mounts: Path = MOUNTS) -> str | None:
     """The type of the network file system that a folder is on; None if it is not on one.
 
     Systems without /proc do not say, and give None.
@@ -34,3 +37,14 @@ def network_file_system(folder: Path, mounts: Path = _MOUNTS) -> str | None:
             if inside and len(point) >= len(best):  # a later mount covers an earlier one
                 best, kind = point, fields[fields.index("-") + 1]
     return kind if kind in _NETWORK else None
+
+
+def warn_of_network(folder: Path, mounts: Path = MOUNTS) -> None:
+    """Log a warning if a folder is on a network file system."""
+    if kind := network_file_system(folder, mounts):
+        logger.warning(
+            "%s is on a network file system (%s): only processes of one machine may use it at a "
+            "time, since SQLite's write-ahead log does not work across machines",
+            folder,
+            kind,
+        )

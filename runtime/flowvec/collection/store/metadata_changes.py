@@ -25,8 +25,16 @@ class MetadataChanges:
     A row that is added or deleted is no change of metadata: its label is new, or gone.
     """
 
-    def __init__(self, database: Database, meta: MetaTable) -> None:
+    def __init__(
+        self,
+        database: Database,
+        meta: MetaTable,
+        *,
+        kept: int = _KEPT,
+        most_labels: int = _MOST_LABELS,
+    ) -> None:
         self._database, self._meta = database, meta
+        self._kept, self._most_labels = kept, most_labels
 
     def newest(self) -> int:
         """The number of the last change in the state that this thread reads; 0 if there is none."""
@@ -35,10 +43,10 @@ class MetadataChanges:
     def add(self, labels: Sequence[int]) -> None:
         """Record that the metadata of rows changed; inside a transaction."""
         number = self.newest() + 1
-        few = packed(labels) if len(labels) <= _MOST_LABELS else None
+        few = packed(labels) if len(labels) <= self._most_labels else None
         db = self._database.connection
         db.execute("INSERT OR REPLACE INTO metadata_changes VALUES (?, ?)", (number, few))
-        db.execute("DELETE FROM metadata_changes WHERE n <= ?", (number - _KEPT,))
+        db.execute("DELETE FROM metadata_changes WHERE n <= ?", (number - self._kept,))
         self._meta.write({_KEY: str(number)})
 
     def since(self, number: int) -> npt.NDArray[np.int64] | None:

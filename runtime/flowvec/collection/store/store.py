@@ -7,7 +7,6 @@ flipped bits. The rows are counted, so that a lost row is detected too.
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from flowvec.collection.store.deletions import Deletions
 from flowvec.collection.store.field_hints import FieldHints
 from flowvec.collection.store.field_indexes import FieldIndexes
-from flowvec.collection.store.file_systems import network_file_system
+from flowvec.collection.store.file_systems import MOUNTS, warn_of_network
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.full_text import FullText
 from flowvec.collection.store.json_field import JsonField, path_of
@@ -35,8 +34,6 @@ from flowvec.collection.store.token_table import TokenTable
 from flowvec.errors import CollectionError, CorruptCollectionError
 
 __all__ = ["FILE", "Store", "UnfinishedError"]
-
-logger = logging.getLogger(__name__)
 
 FILE = "collection.sqlite"
 # flowvec never assigns a higher label.
@@ -111,8 +108,15 @@ class Store:
         dtype: how vectors are stored.
     """
 
-    def __init__(self, path: Path, *, create: CollectionSettings | None = None) -> None:
+    def __init__(
+        self, path: Path, *, create: CollectionSettings | None = None, mounts: Path = MOUNTS
+    ) -> None:
         """Open the file, or create it with its tables and these settings.
+
+        Args:
+            path: the file.
+            create: the settings of a new one.
+            mounts: the system's list of mounts.
 
         Raises:
             CollectionError: it is missing, exists already, or is of another layout version.
@@ -153,14 +157,8 @@ class Store:
         except BaseException:
             self.close()
             raise
-        kind = network_file_system(path.parent) if self.database.is_writable else None
-        if kind is not None:
-            logger.warning(
-                "%s is on a network file system (%s): only processes of one machine may use it at "
-                "a time, since SQLite's write-ahead log does not work across machines",
-                path.parent,
-                kind,
-            )
+        if self.database.is_writable:
+            warn_of_network(path.parent, mounts)
         self.dtype = np.dtype("<f2" if is_half else "<f4")
         # The highest label that this object has assigned, also in transactions that failed.
         self._last_tried = 0

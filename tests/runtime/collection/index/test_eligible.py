@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -17,8 +17,8 @@ from flowvec import (
 from flowvec.collection.index import eligible
 from flowvec.collection.index.eligible import EligibleMasks
 from flowvec.collection.index.vector_table import VectorTable
-from flowvec.collection.store import metadata_changes
 from flowvec.collection.store.filters import Condition, compile_filter
+from flowvec.collection.store.metadata_changes import MetadataChanges
 from flowvec.collection.store.store import Store
 from tests.drawing import examples
 from tests.inside import store_of
@@ -40,23 +40,15 @@ def test_a_repeated_filter_follows_every_change(tmp_path: Path) -> None:
                 assert {h.id for h in handle.search(vectors(1)[0], k=99, filter=wanted)} == expected
 
 
-def test_a_filter_is_evaluated_once_until_something_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    statements: list[str] = []
-    labels = Store.labels
-
-    def watched(self: Store, condition: Condition | None = None, after: int = 0) -> np.ndarray:
-        if condition is not None:
-            statements.append(condition.sql)
-        return labels(self, condition, after)
-
-    monkeypatch.setattr(Store, "labels", watched)
+def test_a_filter_is_evaluated_once_until_something_changes(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=8) as c:
         c.add_vectors([1, 2], vectors(2), metadata=[{"n": 1}, {"n": 2}])
-        for _ in range(5):
-            assert [h.id for h in c.search(vectors(1)[0], filter={"n": 2})] == [2]
-        assert len(statements) == 1
+        with store_of(c).reading():  # all searches of this thread use one connection
+            statements: list[str] = []
+            store_of(c).database.connection.set_trace_callback(statements.append)
+            for _ in range(5):
+                assert [h.id for h in c.search(vectors(1)[0], filter={"n": 2})] == [2]
+        assert sum('$."n"' in statement for statement in statements) == 1
 
 
 CONDITIONS = [
@@ -65,12 +57,37 @@ CONDITIONS = [
 ]
 
 
+class WatchedStore:
+    """A store that notes which conditions it is asked.
+
+    Attributes:
+        asked: the method, and the label or the number of rows.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.asked: list[tuple[str, int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def labels(self, condition: Condition, after: int = 0) -> np.ndarray:
+        self.asked.append(("labels", after))
+        return self._store.labels(condition, after)
+
+    def meeting(self, condition: Condition, rows: np.ndarray) -> np.ndarray:
+        self.asked.append(("meeting", len(rows)))
+        return self._store.meeting(condition, rows)
+
+
 class Watcher:
     """A table that follows a collection as an index does, and the masks over it."""
 
-    def __init__(self, collection: Collection) -> None:
+    def __init__(self, collection: Collection, **limits: int) -> None:
         self.store = store_of(collection)
-        self.masks = EligibleMasks(self.store)
+        watched = WatchedStore(self.store)
+        self.asked = watched.asked
+        self.masks = EligibleMasks(cast(Store, watched), **limits)
         self.table = VectorTable(2, "ip")
 
     def follow(self, renumbered: bool = False) -> None:
@@ -159,31 +176,7 @@ MasksAgainstSql.TestCase.settings = examples(25, stateful_step_count=20)
 TestMasksAgainstSql = MasksAgainstSql.TestCase
 
 
-@pytest.fixture
-def statements(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """What conditions were asked of the store: the method, and the label or number of rows."""
-    asked: list[tuple[str, int]] = []
-    labels, meeting = Store.labels, Store.meeting
-
-    def watched_labels(
-        self: Store, condition: Condition | None = None, after: int = 0
-    ) -> np.ndarray:
-        if condition is not None:
-            asked.append(("labels", after))
-        return labels(self, condition, after)
-
-    def watched_meeting(self: Store, condition: Condition, rows: np.ndarray) -> np.ndarray:
-        asked.append(("meeting", len(rows)))
-        return meeting(self, condition, rows)
-
-    monkeypatch.setattr(Store, "labels", watched_labels)
-    monkeypatch.setattr(Store, "meeting", watched_meeting)
-    return asked
-
-
-def test_only_rows_that_came_or_changed_are_looked_at(
-    tmp_path: Path, statements: list[tuple[str, int]]
-) -> None:
+def test_only_rows_that_came_or_changed_are_looked_at(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=2) as c:
         c.add_vectors(range(10), vectors(10, 2), metadata=[{"n": i % 3} for i in range(10)])
         watcher, condition = Watcher(c), compile_filter({"n": 1})
@@ -199,47 +192,47 @@ def test_only_rows_that_came_or_changed_are_looked_at(
         ]  # fmt: skip
         for change, asked, labels in steps:
             change()
-            statements.clear()
+            watcher.asked.clear()
             assert watcher.labels(condition) == labels
-            assert statements == asked
+            assert watcher.asked == asked
 
 
-def test_changes_that_are_too_many_to_record_are_evaluated_again(
-    tmp_path: Path, statements: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metadata_changes, "_KEPT", 3)
-    monkeypatch.setattr(metadata_changes, "_MOST_LABELS", 4)
+def test_changes_that_are_too_many_to_record_are_evaluated_again(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=2) as c:
+        store_of(c).metadata_changes = MetadataChanges(
+            store_of(c).database, store_of(c).meta, kept=3, most_labels=4
+        )
         c.add_vectors(range(10), vectors(10, 2), metadata=[{"n": 0}] * 10)
         watcher, condition = Watcher(c), compile_filter({"n": {">": 0}})
         watcher.labels(condition)
         for changed, asked in [(3, "meeting"), (4, "labels")]:
             for i in range(changed):
                 c.update_metadata([i], {"n": i + changed})
-            statements.clear()
+            watcher.asked.clear()
             assert watcher.labels(condition) == list(range(1, changed + 1))
-            assert [kind for kind, _ in statements] == [asked]
+            assert [kind for kind, _ in watcher.asked] == [asked]
         c.update_metadata([0, 1, 2, 3, 4], {"n": -1})
-        statements.clear()
+        watcher.asked.clear()
         assert watcher.labels(condition) == []
-        assert statements == [("labels", 0)]
-        assert watcher.store.database.connection.execute(
+        assert watcher.asked == [("labels", 0)]
+        assert store_of(c).database.connection.execute(
             "SELECT count(*) FROM metadata_changes"
         ).fetchall() == [(3,)]
 
 
-def test_the_memory_of_masks_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_masks_is_bounded(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=2) as c:
         c.add_vectors(range(2000), vectors(2000, 2), metadata=[{"n": i} for i in range(2000)])
-        watcher = Watcher(c)
-        monkeypatch.setattr(eligible, "_MOST_BYTES", 5 * (eligible._BYTES_BESIDES + 2000))
+        most = 5 * (eligible._BYTES_BESIDES + 2000)
+        watcher = Watcher(c, most_bytes=most)
         for n in range(20):
             assert watcher.labels(compile_filter({"n": n})) == [n + 1]
-            assert watcher.masks.nbytes <= eligible._MOST_BYTES
+            assert watcher.masks.nbytes <= most
             assert len(watcher.masks) == min(n + 1, 5)
-        monkeypatch.setattr(eligible, "_MOST_BYTES", 100)  # the last one is kept whatever it takes
-        watcher.check(compile_filter({"n": 1}))
-        assert len(watcher.masks) == 1
+        tiny = Watcher(c, most_bytes=100)  # the last one is kept whatever it takes
+        for n in range(2):
+            tiny.check(compile_filter({"n": n}))
+            assert len(tiny.masks) == 1
 
 
 def test_the_table_of_an_old_index_is_not_kept_alive(tmp_path: Path) -> None:
@@ -257,9 +250,7 @@ def test_the_table_of_an_old_index_is_not_kept_alive(tmp_path: Path) -> None:
         watcher.check(compile_filter({"n": 1}))
 
 
-def test_masks_follow_a_table_whose_slots_are_renumbered(
-    tmp_path: Path, statements: list[tuple[str, int]]
-) -> None:
+def test_masks_follow_a_table_whose_slots_are_renumbered(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=2) as c:
         c.add_vectors(range(10), vectors(10, 2), metadata=[{"n": i % 3} for i in range(10)])
         watcher, condition = Watcher(c), compile_filter({"n": 1})
@@ -269,6 +260,6 @@ def test_masks_follow_a_table_whose_slots_are_renumbered(
             c.add_vectors(range(20, 20 + more), vectors(more, 2), metadata=[{"n": 1}] * more)
             watcher.follow(renumbered=True)
             assert watcher.table.slots == 8 + more
-            statements.clear()
+            watcher.asked.clear()
             assert watcher.labels(condition) == [2, 8, 11, 12][: 2 + more]
-            assert statements == [("labels", 10)] * (more > 0)
+            assert watcher.asked == [("labels", 10)] * (more > 0)

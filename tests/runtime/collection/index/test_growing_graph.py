@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,23 @@ import pytest
 from flowvec import Collection
 from flowvec.bundle.manifest import FileRecord
 from flowvec.collection.index import growing_graph
+from flowvec.collection.index.growing_graph import GrowthLimits
 from flowvec.collection.index.hnsw import Graph
 from flowvec.vectors import top_k
 from tests.inside import index_of
 from tests.makers import unit, vectors
 
+AddRows = Callable[[Graph, np.ndarray, np.ndarray], None]
+
 
 @pytest.fixture
-def slowly(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+def graphs_add(monkeypatch: pytest.MonkeyPatch) -> Callable[[AddRows], None]:
+    """Let graphs add rows by another function."""
+    return lambda other: monkeypatch.setattr(Graph, "add", other)
+
+
+@pytest.fixture
+def slowly(graphs_add: Callable[[AddRows], None]) -> threading.Event:
     """A graph that grows by a few rows, and then only when the event is set."""
     go = threading.Event()
     add = Graph.add
@@ -30,9 +40,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         if self.total > 100:
             go.wait(60)
 
-    monkeypatch.setattr(Graph, "add", waiting)
-    monkeypatch.setattr(growing_graph, "_MOST_ROWS", 60)
-    monkeypatch.setattr(growing_graph, "_FIRST_ROWS", 60)
+    graphs_add(waiting)
     return go
 
 
@@ -42,6 +50,7 @@ def test_searches_see_all_rows_however_far_the_graph_is(
     rows, queries = vectors(1000), vectors(20, seed=1)
     expected = top_k(unit(queries), unit(rows), 5, "cosine")[0].tolist()
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        index_of(c).growing.limits = GrowthLimits(most_rows=60)
         c.add_vectors(range(1000), rows, metadata=[{"half": i % 2} for i in range(1000)])
         # The thread holds the lock while it adds: let it go for a step at a time.
         slowly.set()
@@ -76,7 +85,6 @@ def test_what_was_grown_is_saved_while_it_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill loses the growth of a quarter at most, and the first answer does not wait for it."""
-    monkeypatch.setattr(growing_graph, "_UNSAVED_SECONDS", 0.0)
     saved: list[int] = []
     record = growing_graph.GraphSnapshots.record
 
@@ -95,6 +103,7 @@ def test_what_was_grown_is_saved_while_it_grows(
 
     monkeypatch.setattr(growing_graph.GraphSnapshots, "record", noted)
     c = Collection.create(tmp_path / "c", dim=8, exact_below=50)
+    index_of(c).growing.limits = GrowthLimits(unsaved_seconds=0.0)
     c.add_vectors(range(3000), vectors(3000))
     assert c.prepare()
     assert 5 < len(saved) < 60
@@ -112,7 +121,6 @@ def test_searches_and_changes_go_on_while_the_graph_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file has the graph as it was; the graph grows again afterwards."""
-    monkeypatch.setattr(growing_graph, "_UNSAVED_SECONDS", 0.0)
     writing, go = threading.Event(), threading.Event()
     write = Graph.write
 
@@ -122,6 +130,7 @@ def test_searches_and_changes_go_on_while_the_graph_is_written(
         write(self, path)
 
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        index_of(c).growing.limits = GrowthLimits(unsaved_seconds=0.0)
         c.add_vectors(range(2000), vectors(2000))
         with monkeypatch.context() as patch:
             patch.setattr(Graph, "write", slow)
@@ -195,7 +204,7 @@ def test_one_process_at_a_time_saves(tmp_path: Path) -> None:
 
 
 def test_a_graph_that_cannot_grow_is_left_alone_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, graphs_add: Callable[[AddRows], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     tried: list[int] = []
 
@@ -203,7 +212,7 @@ def test_a_graph_that_cannot_grow_is_left_alone_for_a_while(
         tried.append(len(labels))
         raise MemoryError("no room")
 
-    monkeypatch.setattr(Graph, "add", fail)
+    graphs_add(fail)
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
         c.add_vectors(range(300), vectors(300))
         for _ in range(20):
@@ -236,17 +245,16 @@ def test_a_program_may_end_while_the_graph_grows(tmp_path: Path, seconds: float)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_process_that_searches_once_does_not_load_the_graph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_searches_once_does_not_load_the_graph(tmp_path: Path) -> None:
     """Loading takes seconds where there are many rows, and closing would wait for it."""
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
         c.add_vectors(range(300), vectors(300))
         c.prepare()
-    monkeypatch.setattr(growing_graph, "_GRACE_SECONDS", 3.0)
     with Collection.open(tmp_path / "c", exact_below=50) as c:
+        index_of(c).growing.limits = GrowthLimits(grace_seconds=600.0)
         assert c.search(vectors(300)[7], k=1)[0].id == 7
     assert index_of(c).growing.graph is None
     with Collection.open(tmp_path / "c", exact_below=50) as c:
+        index_of(c).growing.limits = GrowthLimits(grace_seconds=600.0)
         assert c.prepare()  # does not wait for more searches
         assert index_of(c).growing.graph is not None

@@ -20,11 +20,6 @@ ROWS = 2200  # 36 MB, which no allocator takes from its heap
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huge_pages, "LEAST_BYTES", 4 << 20)
-
-
-@pytest.fixture
 def on_request() -> None:
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not (setting.exists() and "[madvise]" in setting.read_text()):
@@ -85,25 +80,24 @@ def test_a_graph_that_is_read_is_moved_into_huge_pages(tmp_path: Path) -> None:
         np.testing.assert_array_equal(result[1], expected[1])
 
 
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("setting", ["always madvise [never]", "[always] madvise never", None])
-def test_nothing_is_proved_unless_requested(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None
+@pytest.mark.parametrize(
+    ("setting", "size"),
+    [
+        ("always madvise [never]", 1 << 30),
+        ("[always] madvise never", 1 << 30),
+        (None, 1 << 30),
+        ("always [madvise] never", 1 << 20),  # a small graph
+    ],
+)
+def test_nothing_is_advised_unless_requested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None, size: int
 ) -> None:
     file = tmp_path / "enabled"
     if setting is not None:
         file.write_text(setting)
-    monkeypatch.setattr(huge_pages, "_SETTING", file)
     monkeypatch.setattr(huge_pages, "_advise_blocks", lambda *_: pytest.fail("it was called"))
-    huge_pages.advise(1 << 30)
-    huge_pages.collapse(1 << 30)
-    settle()
-
-
-def test_small_graphs_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huge_pages, "_advise_blocks", lambda *_: pytest.fail("it was called"))
-    huge_pages.advise(1 << 20)
-    huge_pages.collapse(1 << 20)
+    huge_pages.advise(size, setting=file)
+    huge_pages.collapse(size, setting=file)
     settle()
 
 
@@ -131,12 +125,11 @@ MAPS = b"""\
 """
 
 
-def test_blocks_are_read_whatever_else_is_mapped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "maps").write_bytes(MAPS)
-    monkeypatch.setattr(huge_pages, "_MAPS", tmp_path / "maps")
-    assert list(huge_pages._blocks(1 << 20)) == [(0x20000000, 0x30000000), (0x30000000, 0x40000000)]
+def test_blocks_are_read_whatever_else_is_mapped(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    maps.write_bytes(MAPS)
+    expected = [(0x20000000, 0x30000000), (0x30000000, 0x40000000)]
+    assert list(huge_pages._blocks(1 << 20, maps)) == expected
 
 
 @pytest.mark.usefixtures("on_request")
@@ -149,10 +142,7 @@ def test_pages_are_within_their_block() -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"nothing of the kind", b"x-y rw-p 0 0 0"])
-def test_missing_system_information_is_not_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
-) -> None:
+def test_missing_system_information_is_not_an_error(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "maps").write_bytes(content)
-    monkeypatch.setattr(huge_pages, "_MAPS", tmp_path / "maps")
-    huge_pages._advise_blocks(14, 1 << 30)
+    huge_pages._advise_blocks(14, 1 << 30, maps=tmp_path / "maps")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowvec.collection.store import deletions
+from flowvec.collection.store.deletions import Deletions
 from flowvec.collection.store.label_lists import packed, unpacked
 from flowvec.collection.store.settings import CollectionSettings
 from flowvec.collection.store.store import FILE, Store
@@ -49,7 +49,7 @@ def test_deletions_and_replacements_are_listed_by_count(store: Store) -> None:
     assert since(store, 1) is None  # in the middle of a change: another history
 
 
-def test_a_gap_is_noticed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_is_noticed(store: Store) -> None:
     """A count without a list is not believed; old and large changes are forgotten."""
     delete(store, 0)
     with store.transaction():
@@ -57,10 +57,9 @@ def test_a_gap_is_noticed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None
     delete(store, 1)
     assert since(store, 0) is None
     assert since(store, 2) == [2]
-    monkeypatch.setattr(deletions, "_MOST_LABELS", 3)
+    store.deletions = Deletions(store.database, store.meta, kept=2, most_labels=3)
     delete(store, *range(10, 14))
     assert since(store, 3) is None
-    monkeypatch.setattr(deletions, "_KEPT", 2)
     for i in range(20, 24):
         delete(store, i)
     assert since(store, 9) == [23, 24]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flowvec import Collection
-from flowvec.collection.store import file_systems, store
 from flowvec.collection.store.file_systems import network_file_system
+from flowvec.collection.store.store import FILE, Store
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -47,12 +47,10 @@ def test_what_cannot_be_read_says_nothing(tmp_path: Path, content: str) -> None:
     assert network_file_system(tmp_path, tmp_path / "missing") is None
 
 
-def test_a_collection_on_one_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_collection_on_one_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Collection.create(tmp_path / "c", dim=2).close()
     assert not caplog.records
-    monkeypatch.setattr(file_systems, "_NETWORK", frozenset(("nfs",)))
-    monkeypatch.setattr(store, "network_file_system", lambda _: "nfs")
-    Collection.open(tmp_path / "c").close()
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("22 1 0:40 / / rw shared:7 - nfs4 server:/x rw,vers=4.2\n")
+    Store(tmp_path / "c" / FILE, mounts=mounts).close()
     assert "only processes of one machine" in caplog.text
