@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -92,8 +94,9 @@ def serve(options: ServeOptions, settings: Settings) -> None:
     """Load everything, then serve until SIGTERM or SIGINT.
 
     Raises:
-        InputValueError: there is nothing to serve, two models have the same name, or the health
-            port is in use.
+        InputValueError: there is nothing to serve, two models have the same name, or a port is in
+            use.
+        OSError: a port cannot be opened for another reason.
         FlowvecError: a model cannot be loaded.
     """
     if not (options.models or options.rerankers or options.collections or options.is_demo):
@@ -101,6 +104,7 @@ def serve(options: ServeOptions, settings: Settings) -> None:
     if options.health_port == options.port != 0:
         raise InputValueError("--health-port must be another port than --port")
     settings = options.guarded(settings)
+    _check_port(options.host, options.port)  # models may take minutes to load
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with ExitStack() as stack:
         # It opens first and closes last, so that probes see the start and the end too.
@@ -122,6 +126,27 @@ def serve(options: ServeOptions, settings: Settings) -> None:
         server.run()
     if settings.tracer_provider is not None:
         settings.tracer_provider.shutdown()
+
+
+def _check_port(host: str, port: int) -> None:
+    failures = []
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, kind, protocol, _, address in addresses:
+        try:
+            with socket.socket(family, kind, protocol) as listener:
+                if sys.platform != "win32":
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise InputValueError(
+                    f"port {port} of {host} is in use: give another --port"
+                ) from error
+            failures.append(error)
+    if len(failures) == len(addresses):  # a machine without IPv6 may still list its address
+        raise OSError(failures[0].errno, failures[0].strerror, f"{host}:{port}")
 
 
 def _health_port(options: ServeOptions, stack: ExitStack) -> HealthPort | None:
