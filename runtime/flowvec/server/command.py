@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
-import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -129,24 +129,20 @@ def serve(options: ServeOptions, settings: Settings) -> None:
 
 
 def _check_port(host: str, port: int) -> None:
-    failures = []
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    for family, kind, protocol, _, address in addresses:
-        try:
-            with socket.socket(family, kind, protocol) as listener:
-                if sys.platform != "win32":
-                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listener.bind(address)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise InputValueError(
-                    f"port {port} of {host} is in use: give another --port"
-                ) from error
-            failures.append(error)
-    if len(failures) == len(addresses):  # a machine without IPv6 may still list its address
-        raise OSError(failures[0].errno, failures[0].strerror, f"{host}:{port}")
+    """Bind the port once, as the server does later; nothing listens."""
+
+    async def bind() -> None:
+        loop = asyncio.get_running_loop()
+        (await loop.create_server(asyncio.Protocol, host, port, start_serving=False)).close()
+
+    try:
+        asyncio.run(bind())
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise InputValueError(
+                f"port {port} of {host} is in use: give another --port"
+            ) from error
+        raise
 
 
 def _health_port(options: ServeOptions, stack: ExitStack) -> HealthPort | None:
