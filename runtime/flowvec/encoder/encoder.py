@@ -391,7 +391,8 @@ def _numbers(name: str, vectors: npt.ArrayLike) -> Floats:
     try:
         array = np.asarray(vectors)
         if array.dtype.kind != "U":
-            return np.atleast_2d(array.astype(np.float32, copy=False))
+            with np.errstate(over="ignore"):
+                return np.atleast_2d(array.astype(np.float32, copy=False))
     except (TypeError, ValueError, OverflowError) as error:
         raise InputTypeError(f"{name} must be vectors of numbers: {first_line(error)}") from None
     raise InputTypeError(f"{name} must be vectors, not texts: encode them first")
