@@ -67,7 +67,8 @@ def build() -> Path:
     except Exception as error:
         sys.exit(
             f"flowvec's native library could not be compiled: {error}\n"
-            "A source install needs a C++17 compiler. A wheel from the package index needs none."
+            "Install a C++17 compiler, such as g++ or clang++ (CXX names another), or a wheel of "
+            "flowvec that was built on another machine."
         )
     finally:
         os.chdir(before)

@@ -123,6 +123,22 @@ def test_guides_name_files_that_exist(name: str) -> None:
     assert not missing
 
 
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ignores CC and CXX")
+def test_without_a_compiler_the_build_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("CC", "CXX"):
+        monkeypatch.setenv(name, "/nonexistent/c++")
+    before = (ROOT / "runtime/flowvec/hnsw" / library.LIBRARY).read_bytes()
+    build = runpy.run_path(str(ROOT / "hatch_build.py"))["build"]
+    with pytest.raises(
+        SystemExit, match=r"nonexistent(.|\n)*Install a C\+\+17 compiler.* or a wheel"
+    ):
+        build()
+    assert (ROOT / "runtime/flowvec/hnsw" / library.LIBRARY).read_bytes() == before
+
+
 def test_the_library_that_is_built_is_the_one_that_is_loaded() -> None:
     assert runpy.run_path(str(ROOT / "hatch_build.py"))["NAME"] == library.LIBRARY
     source = (ROOT / "native/hnsw.cpp").read_text("utf-8")

@@ -22,10 +22,13 @@ from flowvec import (
     SharedReranker,
 )
 from flowvec.collection.foreign import OF_ADD, OF_ROWS, OF_SEARCH
+from flowvec.encoder.loading import FOREIGN as OF_LOAD
 from flowvec.encoder.options import FOREIGN as OF_ENCODE
 from flowvec.reranker.scores import FOREIGN as OF_PREDICT
 
 METHODS = [
+    (Encoder.load, OF_LOAD),
+    (Reranker.load, OF_LOAD),
     (Encoder.encode, OF_ENCODE),
     (Encoder.job, OF_ENCODE),
     (Reranker.predict, OF_PREDICT),
@@ -90,6 +93,24 @@ def test_arguments_of_sentence_transformers_are_explained(tiny: Encoder) -> None
         with pytest.raises(TypeError, match="nonsense") as raised:
             encode(["a cat"], nonsense=1)
         assert not isinstance(raised.value, InputTypeError)
+
+
+def test_arguments_of_other_loads_are_explained() -> None:
+    for load in (Encoder.load, Reranker.load):
+        for name, instead in OF_LOAD.items():
+            with pytest.raises(InputTypeError) as raised:
+                load("mini", **{name: None})
+            assert str(raised.value) == f"there is no argument {name}: {instead}"
+        with pytest.raises(TypeError, match="nonsense"):
+            load("mini", nonsense=1)  # type: ignore[call-arg]
+
+
+def test_texts_have_no_similarity_before_they_are_encoded(tiny: Encoder) -> None:
+    for wrong in ("a text", ["1", "2"]):
+        with pytest.raises(InputTypeError, match=r"^b must be vectors, not texts: encode them"):
+            tiny.similarity([1, 2], wrong)
+    with pytest.raises(InputTypeError, match=r"^a must be vectors of numbers: "):
+        tiny.similarity([[1, 2], [3]], [1, 2])
 
 
 def test_arguments_of_cross_encoders_are_explained(reranker: Reranker) -> None:

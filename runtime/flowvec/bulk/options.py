@@ -187,7 +187,7 @@ def check_options(
     if options.out_format == "npy" and "row" in options.fields.beside_id:
         raise InputValueError("the field 'row' cannot be kept: the row map has one")
     if options.out_format == "parquet":
-        imported_arrow()
+        imported_arrow("out_format parquet (the other is npy)")
     if path is None:
         return
     if is_file and path.is_dir():

@@ -171,6 +171,11 @@ def _locate(name_or_dir: str | Path) -> Path:
         is_there = path.is_dir()
     except OSError:  # the name is too long
         is_there = False
+    if not is_there and isinstance(name_or_dir, Path) and str(name_or_dir) in shipped:
+        name = str(name_or_dir)
+        raise BundleError(
+            f"there is no directory {name!r}; the shipped model is the text {name!r}, not a Path"
+        )
     if not is_there:
         names = ", ".join(sorted(shipped)) or "none"
         raise BundleError(

@@ -82,7 +82,7 @@ def remove(
 
 @app.command("verify", epilog="Example: flowvec cache verify")
 def verify(as_json: Json = False) -> None:
-    """Compare every file of every bundle with its SHA-256. The exit code is 2 if one is damaged."""
+    """Compare every file of every bundle with its SHA-256. The exit code is 1 if one is damaged."""
     rows: list[dict[str, Any]] = []
     for entry in entries():
         problem = None
@@ -99,7 +99,7 @@ def verify(as_json: Json = False) -> None:
         typer.echo(f"{bundles_folder()}: {counted(len(rows), 'bundle')} checked")
     if damaged := [row["name"] for row in rows if row["problem"] is not None]:
         typer.echo(f"damaged; delete with: flowvec cache remove {' '.join(damaged)}", err=True)
-        raise typer.Exit(2)
+        raise typer.Exit(1)
 
 
 def _described(entry: Entry) -> dict[str, Any]:

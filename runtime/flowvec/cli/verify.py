@@ -49,14 +49,14 @@ def verify(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check every row's checksum, SQLite's structure, the full-text index and the graph.
+    """Check the rows and indexes of a collection, or the shards of a bulk job.
 
+    For a collection: every row's checksum, SQLite's structure, the full-text index and the graph.
     For a bulk job's folder: that it is complete, and each shard's size, SHA-256 and rows. For a
     collection in shards below a URL: the size and SHA-256 of each file.
 
-    The exit code is 1 if something is wrong. The next search rebuilds a damaged graph, and `flowvec
-    compact` rebuilds a damaged full-text index. A damaged row is lost; --salvage saves all other
-    rows.
+    The exit code is 1 if something is wrong. `flowvec compact` rebuilds a missing or damaged
+    graph, vectors file or full-text index. A damaged row is lost; --salvage saves all other rows.
     """
     if is_sharded(directory):
         if salvage is not None:

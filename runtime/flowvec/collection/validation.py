@@ -98,10 +98,10 @@ def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np
         raise InputTypeError(f"{what} are not numbers: {error}") from None
     if rows.size == 0 and rows.ndim == 1:
         rows = rows.reshape(0, dim)
+    if rows.ndim == 2 and len(rows) == 1 and rows.shape[1] != dim:
+        raise InputValueError(f"{what} must have {dim} dimensions, not {rows.shape[1]}")
     if rows.ndim != 2 or rows.shape[1] != dim:
-        raise InputValueError(
-            f"{what} must have {dim} dimensions each, but their shape is {rows.shape}"
-        )
+        raise InputValueError(f"{what} must have the shape (n, {dim}), not {rows.shape}")
     # A square that overflows would give an infinite norm, and NaN as a score. Usually one sum over
     # all vectors shows that there is none; otherwise the sum of each row shows which it is.
     if math.isfinite(np.vdot(rows, rows)):

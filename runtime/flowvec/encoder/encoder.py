@@ -389,6 +389,8 @@ def _checked_windows(parts: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
 def _numbers(name: str, vectors: npt.ArrayLike) -> Floats:
     """Vectors float32 (rows, dim)."""
     try:
-        return np.atleast_2d(np.asarray(vectors, dtype=np.float32))
+        if np.asarray(vectors).dtype.kind != "U":  # of which numpy would make numbers
+            return np.atleast_2d(np.asarray(vectors, dtype=np.float32))
     except (TypeError, ValueError, OverflowError) as error:
         raise InputTypeError(f"{name} must be vectors of numbers: {first_line(error)}") from None
+    raise InputTypeError(f"{name} must be vectors, not texts: encode them first")

@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Self, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import choice, flag
+from flowvec.arguments import choice, explaining, flag
 from flowvec.bundle.bundle import Bundle, require_kind
 from flowvec.bundle.exported import open_bundle
 from flowvec.bundle.manifest import RANGES, FileRecord, Kind
 from flowvec.encoder.batching import Batch, check_batches
 from flowvec.encoder.jobs import EncodeStatistics, no_row
-from flowvec.encoder.loading import EngineRequest
+from flowvec.encoder.loading import FOREIGN, EngineRequest
 from flowvec.encoder.pipeline import Pipeline, refuse_non_finite
 from flowvec.encoder.postprocess import non_finite_rows
 from flowvec.encoder.proof import Proof, ProofMode
@@ -100,6 +100,7 @@ class LoadedModel:
         raise NotImplementedError
 
     @classmethod
+    @explaining(FOREIGN)
     def load(
         cls,
         name_or_dir: str | Path,
@@ -120,10 +121,9 @@ class LoadedModel:
     ) -> Self:
         """Load a model on an engine that gives correct results on this machine.
 
-        A checkpoint, on this machine or on the Hugging Face hub, is exported the first time, in a
-        process of its own, and its bundle is kept in the user's cache. Later loads need neither
-        torch nor the network. A name on the hub is asked for its commit at each load; another
-        commit is another bundle.
+        A checkpoint, on this machine or on the Hugging Face hub, is exported once, in a process of
+        its own, and its bundle is kept in the user's cache. Later loads need neither torch nor the
+        network. Each load asks the hub for the newest commit; another commit is another bundle.
 
         The first time that an engine is used on this machine, it is compared with the bundle's
         reference vectors (see `flowvec.encoder.proof`). If it is wrong, an engine that was asked
@@ -172,7 +172,7 @@ class LoadedModel:
             CacheError: the exported bundle cannot be kept.
             ProviderUnavailableError: the provider or compute type cannot run on this machine, or
                 gives wrong vectors on it.
-            InputValueError: an argument is not valid.
+            InputTypeError, InputValueError: an argument is not valid, or of another library.
             MissingDependencyError: ONNX Runtime is not installed, or what the export needs.
         """
         choice("proof", proof, get_args(ProofMode))

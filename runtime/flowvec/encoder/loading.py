@@ -14,7 +14,24 @@ from flowvec.engine.selection import choose_engine, tuned_engine
 from flowvec.engine.tuned import Tuned, load_tuned
 from flowvec.errors import EngineNotProvedError, ProviderUnavailableError
 
-__all__ = ["Choice", "EngineRequest"]
+__all__ = ["FOREIGN", "Choice", "EngineRequest"]
+
+# What callers of sentence-transformers and fastembed write.
+FOREIGN = {
+    "backend": "write provider=",
+    "providers": "write provider=",
+    "cuda": 'write device="cuda"',
+    "dtype": "write compute=",
+    "torch_dtype": "write compute=",
+    "model_kwargs": "write compute= for its dtype, provider= for its engine",
+    "batch_size": "texts are batched by their tokens; leave it out, or give max_batch_tokens=",
+    "cache_dir": "set the environment variables FLOWVEC_CACHE and, for downloads, HF_HOME",
+    "cache_folder": "set the environment variables FLOWVEC_CACHE and, for downloads, HF_HOME",
+    "token": "set the environment variable HF_TOKEN",
+    "max_length": "it is part of the bundle: `flowvec export --max-length`",
+    "prompts": "they are part of the bundle: `flowvec export --prompt`",
+    "default_prompt_name": "it is part of the bundle: `flowvec export --default-prompt`",
+}
 
 # More than any machine has cores, and fewer than would exhaust one.
 _MAX_THREADS = 4096

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
 import sys
 import tempfile
@@ -26,7 +28,14 @@ from flowvec.server.running import Server
 from flowvec.server.settings import Settings
 from flowvec.server.sparse_models import own_sparse
 
-__all__ = ["ServeOptions", "application", "demo_collection", "opened_collections", "serve"]
+__all__ = [
+    "ServeOptions",
+    "application",
+    "check_port",
+    "demo_collection",
+    "opened_collections",
+    "serve",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -92,8 +101,9 @@ def serve(options: ServeOptions, settings: Settings) -> None:
     """Load everything, then serve until SIGTERM or SIGINT.
 
     Raises:
-        InputValueError: there is nothing to serve, two models have the same name, or the health
-            port is in use.
+        InputValueError: there is nothing to serve, two models have the same name, or a port is in
+            use.
+        OSError: a port cannot be opened for another reason.
         FlowvecError: a model cannot be loaded.
     """
     if not (options.models or options.rerankers or options.collections or options.is_demo):
@@ -101,6 +111,7 @@ def serve(options: ServeOptions, settings: Settings) -> None:
     if options.health_port == options.port != 0:
         raise InputValueError("--health-port must be another port than --port")
     settings = options.guarded(settings)
+    check_port(options.host, options.port)  # models may take minutes to load
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with ExitStack() as stack:
         # It opens first and closes last, so that probes see the start and the end too.
@@ -122,6 +133,23 @@ def serve(options: ServeOptions, settings: Settings) -> None:
         server.run()
     if settings.tracer_provider is not None:
         settings.tracer_provider.shutdown()
+
+
+def check_port(host: str, port: int) -> None:
+    """Bind the port once, as the server does later; nothing listens."""
+
+    async def bind() -> None:
+        loop = asyncio.get_running_loop()
+        (await loop.create_server(asyncio.Protocol, host, port, start_serving=False)).close()
+
+    try:
+        asyncio.run(bind())
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise InputValueError(
+                f"port {port} of {host} is in use: give another --port"
+            ) from error
+        raise
 
 
 def _health_port(options: ServeOptions, stack: ExitStack) -> HealthPort | None:

@@ -50,6 +50,12 @@ def test_the_fingerprint_ignores_names_and_parity_figures(tiny_copy: Path) -> No
     assert Bundle.load(tiny_copy).fingerprint == before
 
 
+def test_a_path_is_not_a_shipped_bundle() -> None:
+    message = "^there is no directory 'mini'; the shipped model is the text 'mini', not a Path$"
+    with pytest.raises(BundleError, match=message):
+        Bundle.load(Path("mini"))
+
+
 def test_shipped_bundles_load_by_name() -> None:
     assert "mini" in shipped_bundles()
     assert Bundle.load("mini").handle == "mini"

@@ -31,6 +31,16 @@ def test_a_search_gives_min_k_n_hits_best_first(tmp_path: Path) -> None:
         assert c.search_batch([], k=3) == []
 
 
+def test_vectors_of_another_width_are_refused_with_both_widths(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=2) as c:
+        with pytest.raises(InputValueError, match=r"^query must have 2 dimensions, not 3$"):
+            c.search([1, 2, 3])
+        with pytest.raises(
+            InputValueError, match=r"^queries must have the shape \(n, 2\), not \(2, 3\)"
+        ):
+            c.search_batch(np.ones((2, 3)))
+
+
 def test_min_score_drops_the_rest(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=2) as c:
         c.add_vectors(["same", "half", "other"], [[1, 0], [1, 1], [0, 1]])

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -78,7 +78,9 @@ def test_a_broken_openvino_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> No
     def broken() -> Any:
         raise RuntimeError("a plugin is missing")
 
-    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Core=broken))
+    stand_in = ModuleType("openvino")
+    stand_in.Core = broken  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "openvino", stand_in)
     assert "does not run: a plugin is missing" in str(provider_status()[OPENVINO])
 
 

@@ -102,7 +102,7 @@ class GraphSnapshots:
         return self._folder / f"graph-{number}.hnsw"
 
     def record(self, file: Path, content: FileRecord, graph: Graph, newest: int) -> None:
-        """Record a graph's file, and forget older ones; nobody else writes the collection now.
+        """Record a graph's file; forget older and missing ones. Nobody else writes now.
 
         Args:
             file: a file of `next_file`, flushed to disk.
@@ -114,6 +114,8 @@ class GraphSnapshots:
             CollectionError: it could not be recorded; the older files stay.
         """
         old = self._store.snapshots.all()
+        kept = [s for s in old if (self._folder / str(s.file)).is_file()][: _KEPT - 1]
+        forgotten = [s for s in old if s not in kept]
         with self._store.transaction():
             self._store.snapshots.add(
                 Snapshot(
@@ -128,8 +130,8 @@ class GraphSnapshots:
                     created=datetime.now(UTC).isoformat(timespec="seconds"),
                 )
             )
-            self._store.snapshots.remove(s.n for s in old[_KEPT - 1 :])
-            self._store.meta.remove(_scale_key(s.file) for s in old[_KEPT - 1 :])
+            self._store.snapshots.remove(s.n for s in forgotten)
+            self._store.meta.remove(_scale_key(s.file) for s in forgotten)
             if graph.scale != 1.0:
                 self._store.meta.write({_scale_key(file.name): repr(float(graph.scale))})
 

@@ -205,7 +205,7 @@ class VectorCache:
         except VectorFileError as error:
             return str(error)
         if damaged:
-            return f"{path_of(self._folder, number)} is damaged: {damaged} records"
+            return f"{path_of(self._folder, number)} is damaged: {damaged:,} of its vectors"
         return None
 
     def close(self) -> None:

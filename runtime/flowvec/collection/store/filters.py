@@ -69,6 +69,10 @@ _OPPOSITES = {"!=": "=", "not in": "in"}
 _WORDS = ("and", "or", "not")
 # How other libraries write what has other names here.
 _ELSEWHERE = {"$and": "and", "$or": "or", "$not": "not"}
+_OPERATORS_ELSEWHERE = {
+    "eq": "=", "==": "=", "ne": "!=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<=",
+    "in": "in", "nin": "not in",
+}  # fmt: skip
 
 # Python's functions for texts with a NUL: see `json_field`.
 _TEXT, _HOLDS = "flowvec_text", "flowvec_holds"
@@ -219,6 +223,8 @@ class _Compiler:
             **{sign: partial(self.compared, sign) for sign in ("<", "<=", ">", ">=")},
         }
         if name not in operators:
+            if instead := _OPERATORS_ELSEWHERE.get(str(name).removeprefix("$")):
+                raise InputValueError(f"{name!r} is written {instead!r} in filters")
             names = ", ".join(["=", "!=", "in", "not in", *list(operators)[2:]])
             raise InputValueError(f"{name!r} is not an operator; choose from {names}")
         if path in COLUMNS:

@@ -48,6 +48,29 @@ def test_a_damaged_graph_file_is_never_used(tmp_path: Path, damage: str, caplog)
         assert c.search(rows[3], k=1)[0].id == 3
 
 
+@pytest.mark.parametrize("compacts", [True, False])
+def test_deleted_graphs_are_forgotten_when_the_next_is_saved(
+    tmp_path: Path, compacts: bool
+) -> None:
+    folder = tmp_path / "c"
+    for seed in range(2):  # two files
+        with Collection.open_or_create(folder, dim=8, exact_below=50) as c:
+            c.add_vectors(range(200 * seed, 200 * seed + 200), vectors(200, seed=seed))
+            c.prepare()
+    graphs = list(folder.glob("graph-*.hnsw"))
+    assert len(graphs) == 2
+    for graph in graphs:
+        graph.unlink()
+    with Collection.open(folder, exact_below=50) as c:
+        assert sum("is missing" in problem for problem in c.verify()) == 2
+        if compacts:
+            c.compact()
+        else:
+            c.prepare()
+    with Collection.open(folder, exact_below=50) as c:
+        assert list(c.verify()) == []
+
+
 @pytest.mark.parametrize(
     "damage", ["file = 7", "file = '../graph-1.hnsw'", "bytes = 'x'", "M = 'x'", "max_label = 10"]
 )

@@ -349,6 +349,8 @@ def test_numbers_of_numpy_are_numbers() -> None:
         ({"a": {}}, InputValueError, "without an operator"),
         ({"a": {"~": 1}}, InputValueError, "'~' is not an operator"),
         ({"a": {1: 1}}, InputValueError, "1 is not an operator"),
+        ({"a": {"$gte": 1}}, InputValueError, "'\\$gte' is written '>='"),
+        ({"$id": {"nin": [1]}}, InputValueError, "'nin' is written 'not in'"),
         ({"a": {"<": None}}, InputTypeError, "numbers or texts"),
         ({"a": "x\0y"}, InputValueError, "NUL"),
         ({"a": np.arange(2)}, InputTypeError, "not ndarray"),
