@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import json
 import logging
@@ -44,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
             builder["build"]()
     for name, meaning in tiers.TIERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
+    gc.disable()  # until the tests run: of all that is imported, nothing is garbage
     config.pluginmanager.register(tiers, "tiers")
     tiers.watch_for_processes()
     # Who names no path and no mark runs the unit tier.
@@ -51,6 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = config.workerinput["markexpr"]
     elif not (config.option.markexpr or config.args_source is pytest.Config.ArgsSource.ARGS):
         config.option.markexpr = "unit"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--shuffle SEED` shows tests that depend on others."""
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run tests in another order")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -69,14 +76,29 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import what another tier needs."""
+    if collection_path.is_dir():
+        return None  # a file in it may be of another tier
     is_left_out = tiers.of_place(collection_path) not in (None, config.option.markexpr)
     return True if config.option.markexpr in tiers.TIERS and is_left_out else None
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its tier, before `-m` chooses."""
     tiers.mark(items)
+    if config.option.shuffle is not None:
+        tiers.shuffle(items, config.option.shuffle)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but do not look through the imported packages each time."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Let the packages go as usual."""
+    gc.unfreeze()
 
 
 # --- Hypothesis -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ unit tier starts no process. `pytest FOLDER` and `pytest -m TIER` run other tier
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["TIERS", "mark", "of_place", "watch_for_processes"]
+__all__ = ["TIERS", "mark", "of_place", "shuffle", "watch_for_processes"]
 
 TIERS = {
     "unit": "laws and contracts that need no process but the test worker",
@@ -28,17 +29,20 @@ TIERS = {
     "environment": "needs an environment of its own: Ray, buckets, integrations, a browser",
 }
 
-# Tiers of whole folders and files; the longest path counts.
+# Tiers of whole folders and files; the longest path counts. Empty leaves it to the tests' marks.
 _PLACES = {
     "browser": "environment",
     "buckets": "environment",
     "conversions": "environment",
     "integrations": "environment",
     "scaling": "environment",
-    "docs": "docs",
+    "docs/test_docs": "docs",
     "examples": "train",
+    "examples/test_grafana": "unit",
     "faults": "campaign",
     "bench/peers": "peers",
+    "bench/peers/test_filters": "",
+    "bench/peers/test_indexes": "",
     "export/test_engines": "engines",
     "export/variants": "engines",
 }
@@ -49,13 +53,14 @@ _TESTS = Path(__file__).resolve().parent
 
 
 def of_place(path: Path) -> str | None:
-    """The tier of all tests of a folder or file below tests/, or None."""
+    """The tier of all tests of a folder or file below tests/, or None if their marks decide."""
     if not path.is_relative_to(_TESTS):
         return None
     place = path.relative_to(_TESTS)
     for part in (place, *place.parents):
-        if tier := _PLACES.get(part.as_posix().removesuffix(".py")):
-            return tier
+        tier = _PLACES.get(part.as_posix().removesuffix(".py"))
+        if tier is not None:
+            return tier or None
     return None
 
 
@@ -78,6 +83,19 @@ def mark(items: Sequence[pytest.Item]) -> None:
             item.add_marker(tier)
         if is_property(item):
             item.add_marker("property")
+
+
+def shuffle(items: list[pytest.Item], seed: int) -> None:
+    """Put files, and the tests of each file, into an order that the seed decides."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    groups = list(files.values())
+    chance = random.Random(seed)
+    for group in groups:
+        chance.shuffle(group)
+    chance.shuffle(groups)
+    items[:] = [item for group in groups for item in group]
 
 
 def _declared(item: pytest.Item) -> tuple[str, int]:

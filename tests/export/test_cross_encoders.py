@@ -112,6 +112,7 @@ def test_an_activation_of_another_library_is_refused(tmp_path: Path) -> None:
         export(source, tmp_path / "bundle")
 
 
+@pytest.mark.exports
 def test_labels_have_their_names(tmp_path: Path) -> None:
     names = {0: "contradiction", 1: "entailment", 2: "neutral"}
     source = make_cross_encoder(

@@ -63,7 +63,7 @@ def test_vectors_are_those_of_sentence_transformers(kind: str, tmp_path: Path) -
     compare(export(source, tmp_path / "bundle"), source, PLAIN)
 
 
-@pytest.mark.exports(but=1)
+@pytest.mark.exports
 @pytest.mark.parametrize(
     "changes",
     [

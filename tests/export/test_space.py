@@ -55,7 +55,7 @@ def plain(sources, tmp_path_factory) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.exports(but=1)
+@pytest.mark.exports
 @pytest.mark.parametrize(
     ("source", "transform"),
     [

@@ -39,6 +39,8 @@ def test_contributing_names_every_tier() -> None:
         ("export/variants/test_variants.py", "engines"),
         ("export/test_engines.py", "engines"),
         ("bench/peers/test_peers.py", "peers"),
+        ("bench/peers/test_filters.py", None),
+        ("examples/test_grafana.py", "unit"),
         ("bench/test_quiet.py", None),
         ("runtime/encoder/test_proof.py", None),
     ],

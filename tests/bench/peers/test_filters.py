@@ -88,6 +88,7 @@ def test_recall_counts_the_neighbours_that_there_are() -> None:
     assert recall_of(np.array([[-1, -1]]), np.array([[5, -1]])) == 0.0
 
 
+@pytest.mark.peers
 def test_each_case_has_its_figures(rows: list[FilterRow]) -> None:
     own, broken = rows
     assert own.error is None
@@ -110,6 +111,7 @@ def test_each_case_has_its_figures(rows: list[FilterRow]) -> None:
     assert [line[0] for line in lines[-2:]] == ["tenant 0.0067", "stopped"]
 
 
+@pytest.mark.peers
 def test_a_case_ends_when_its_time_is_over(data: FilterData, tmp_path: Path) -> None:
     row, = race_filters(
         [COLLECTIONS["flowvec"]], data, cases_of(data, [], 0)[:1], tmp_path, tried=5, rate=20.0,
@@ -125,6 +127,7 @@ def test_a_race_without_timed_queries_is_refused(data: FilterData, tmp_path: Pat
             race_filters(peers, data, [], tmp_path, tried=tried)
 
 
+@pytest.mark.peers
 def test_the_command_prints_a_table_and_writes_both_results(tmp_path: Path) -> None:
     arguments = ["bench", "filters", "--rows", "1000", "--dim", "8", "--queries", "5", "--tried",
                  "2", "--selectivities", "0.5", "--only", "flowvec", "--rate", "0"]  # fmt: skip

@@ -51,6 +51,7 @@ def test_recall_is_the_share_of_the_true_neighbours() -> None:
     assert recall_at_10(np.array([[3, 2, 1], [4, 9, 9]]), exact) == pytest.approx(4 / 6)
 
 
+@pytest.mark.peers
 def test_every_index_reaches_the_recall_at_the_least_effort_tried(
     index_rows: list[IndexRow],
 ) -> None:
@@ -87,6 +88,7 @@ def test_the_least_effort_is_found_to_a_fiftieth(needed: int) -> None:
         assert effort in efforts_tried
 
 
+@pytest.mark.peers
 def test_an_index_that_fails_fails_alone(index_rows: list[IndexRow], tmp_path: Path) -> None:
     assert "no such index" in (index_rows[3].error or "")
     assert index_rows[3].per_second is None
@@ -100,6 +102,7 @@ def test_an_index_that_fails_fails_alone(index_rows: list[IndexRow], tmp_path: P
             race_indexes([INDEXES["hnswlib"]], vectors, queries, tmp_path, 1)
 
 
+@pytest.mark.peers
 def test_a_report_names_everyone_and_no_path(index_rows: list[IndexRow], tmp_path: Path) -> None:
     about = {
         "machine": MACHINE,
@@ -124,6 +127,7 @@ def test_pairs_are_shared_whatever_their_order_and_scores() -> None:
     assert shared_pairs([], [[0.1, 4, 3]]) == 1.0
 
 
+@pytest.mark.peers
 def test_the_bench_indexes_command_takes_vectors(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", unit_vectors(320, 12) * 3)
     out = tmp_path / "r.json"
@@ -166,6 +170,7 @@ def test_a_wrong_argument_is_one_line(
         CliRunner().invoke(app, ["bench", "retrieval", *arguments], catch_exceptions=False)
 
 
+@pytest.mark.peers
 def test_pairs_are_found_by_all_who_can(tmp_path: Path, trained: Path) -> None:
     pytest.importorskip("torch", reason="needs the extra [export]")
     from flowvec.demo import load_passages

@@ -106,6 +106,7 @@ def test_without_a_transform_the_scores_are_the_bundles(
     assert pick(of_poolings, pooling).sts == pytest.approx(expected, abs=0.05)
 
 
+@pytest.mark.exports
 def test_a_transform_spreads_vectors_over_their_space(comparison) -> None:
     raw = pick(comparison, "mean")
     for name in ("whitening", "flow-released"):
@@ -119,6 +120,7 @@ def test_a_transform_spreads_vectors_over_their_space(comparison) -> None:
     assert raw.added_microseconds == 0
 
 
+@pytest.mark.exports
 def test_seeds_draw_other_texts(comparison) -> None:
     fitted = pick(comparison, "mean", "whitening")
     assert max(fitted.sts_deviation.values()) > 0

@@ -142,6 +142,7 @@ def simcse(checkpoint: Any, tmp_path: Path) -> tuple[Path, torch.nn.Linear]:
     return folder, head
 
 
+@pytest.mark.exports
 @pytest.mark.parity
 def test_simcse_before_and_after_its_head(checkpoint, tmp_path) -> None:
     folder, head = simcse(checkpoint, tmp_path)

@@ -329,6 +329,7 @@ def test_a_pooling_that_is_wrong_is_seen(tmp_path, monkeypatch: pytest.MonkeyPat
         export(OPTIMUM / "bert", tmp_path / "b")
 
 
+@pytest.mark.exports
 def test_a_graph_of_another_opset_is_brought_to_that_of_a_transform(tmp_path, copy) -> None:
     folder = change(copy("bert"), lambda proto: version_converter.convert_version(proto, 21))
     rng = np.random.default_rng(0)
@@ -356,6 +357,7 @@ def test_float16_weights_are_those_of_the_graph(tmp_path) -> None:
     assert not (tmp_path / "gpu").exists()
 
 
+@pytest.mark.exports
 @pytest.mark.parity
 def test_a_transform_fitted_on_a_graph_belongs_to_it(tmp_path) -> None:
     texts = make_texts(1200)

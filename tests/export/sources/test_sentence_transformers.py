@@ -113,6 +113,7 @@ def word_weights(checkpoint: Path, rows: int | None = None) -> WordWeights:
     return WordWeights(vocabulary, {word: i % 7 / 2 for i, word in enumerate(words)})
 
 
+@pytest.mark.exports
 @pytest.mark.parity
 def test_words_are_weighted_in_the_mean(checkpoint, tmp_path) -> None:
     source = checkpoint("bert")
@@ -156,7 +157,7 @@ def test_dense_with_its_activation(checkpoint, tmp_path, activation) -> None:
     assert assert_same(model, tmp_path / "st", tmp_path).dim == 10
 
 
-@pytest.mark.exports(but=1)
+@pytest.mark.exports
 @pytest.mark.parity
 @pytest.mark.parametrize("out", [WIDTH, 9])
 def test_residual_dense_layers_in_a_row(checkpoint, tmp_path, out) -> None:
@@ -296,6 +297,7 @@ def change_json(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
+@pytest.mark.exports
 @pytest.mark.parametrize("key", ["processor_kwargs", "tokenizer_args"])
 def test_a_length_given_for_the_tokenizer_counts(checkpoint, tmp_path, key) -> None:
     settings = {"max_seq_length": None, key: {"model_max_length": 7}}

@@ -44,7 +44,7 @@ def exported_scores(source: Path, out: Path) -> tuple[bool, np.ndarray]:
         return TOKEN_TYPES in bundle.manifest.inputs, reranker.predict(pairs_of(10))
 
 
-@pytest.mark.exports(but=1)
+@pytest.mark.exports
 @pytest.mark.parametrize("form", ["checkpoint", "graph"])
 @pytest.mark.parametrize("names", [WITH_TYPES, WITHOUT_TYPES])
 def test_the_tokenizers_own_inputs_decide(names: list[str], form: str, tmp_path: Path) -> None:
