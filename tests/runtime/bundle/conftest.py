@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from tests.conftest import DATA
 from tests.hub import Hub, files_of
@@ -46,12 +50,29 @@ def graph_files() -> dict[str, bytes]:
     return files_of(DATA / "optimum" / "bert")
 
 
-@pytest.fixture
-def hub(graph_files: dict[str, bytes]) -> Iterator[Hub]:
-    """A hub with the model `org/tiny`."""
+@pytest.fixture(scope="session")
+def model_files() -> dict[str, bytes]:
+    """A table of words as model2vec saves it: of all models it takes the least time to export."""
     pytest.importorskip("onnx", reason="needs the extra [export]")
+    from safetensors.numpy import save
+
+    words = ["[UNK]", "the", "a", "cat", "dog", "sleeps", "runs", *map(str, range(300))]
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, "[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    rows = np.random.default_rng(0).standard_normal((len(words), 64), dtype=np.float32)
+    config = {"model_type": "model2vec", "normalize": True, "hidden_dim": 64}
+    return {
+        "config.json": json.dumps(config).encode(),
+        "model.safetensors": save({"embeddings": rows}),
+        "tokenizer.json": tokenizer.to_str().encode(),
+    }
+
+
+@pytest.fixture
+def hub(model_files: dict[str, bytes]) -> Iterator[Hub]:
+    """A hub with the model `org/tiny`."""
     with Hub() as started:
-        started.add("org/tiny", graph_files)
+        started.add("org/tiny", model_files)
         yield started
 
 

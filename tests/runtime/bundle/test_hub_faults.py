@@ -61,17 +61,17 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 
 def test_a_connection_that_breaks_once_is_continued(hub: Hub, load: Load) -> None:
-    hub.break_at["model.onnx"] = (20_000, 1)
+    hub.break_at["model.safetensors"] = (20_000, 1)
     answer = load("org/tiny")
     if "error" in answer:  # the client continues by itself from version 1 on
         assert "\n" not in answer["message"]
         answer = load("org/tiny")
     assert "error" not in answer
-    assert hub.broken["model.onnx"] == 1
+    assert hub.broken["model.safetensors"] == 1
 
 
 def test_a_connection_that_always_breaks_is_one_line(hub: Hub, load: Load, tmp_path: Path) -> None:
-    hub.break_at["model.onnx"] = (0, 1000)
+    hub.break_at["model.safetensors"] = (0, 1000)
     answer = load("org/tiny")
     assert answer["error"] == "ExportError"
     assert "org/tiny is not a directory" in answer["message"]
@@ -86,7 +86,7 @@ def test_a_connection_that_always_breaks_is_one_line(hub: Hub, load: Load, tmp_p
 def test_a_download_that_is_ended_leaves_nothing(
     hub: Hub, start: Start, load: Load, tmp_path: Path, number: signal.Signals
 ) -> None:
-    hub.pause_in = "model.onnx"
+    hub.pause_in = "model.safetensors"
     process = start("org/tiny")
     assert hub.paused.wait(120)
     (child,) = children_of(process.pid)
@@ -118,7 +118,7 @@ def test_an_export_that_is_killed_leaves_nothing(
 
 @on_linux
 def test_a_child_that_is_killed_is_one_line(hub: Hub, start: Start, tmp_path: Path) -> None:
-    hub.pause_in = "model.onnx"
+    hub.pause_in = "model.safetensors"
     process = start("org/tiny")
     assert hub.paused.wait(120)
     (child,) = children_of(process.pid)

@@ -26,9 +26,9 @@ for name in ("torch", "transformers", "onnx", "onnxscript", "flowvec_export"):
 
 
 def changed(files: dict[str, bytes]) -> dict[str, bytes]:
-    """The same model with a smaller limit of tokens."""
-    settings = json.loads(files["tokenizer_config.json"]) | {"model_max_length": 12}
-    return files | {"tokenizer_config.json": json.dumps(settings).encode()}
+    """The same model with vectors of other lengths."""
+    settings = json.loads(files["config.json"]) | {"normalize": False}
+    return files | {"config.json": json.dumps(settings).encode()}
 
 
 def test_first_use_exports_and_later_loads_need_nothing_of_it(hub: Hub, load: Load) -> None:
@@ -70,7 +70,7 @@ def test_without_the_hub_client_the_cached_bundle_is_used(hub: Hub, load: Load) 
 
 
 def test_processes_that_start_together_export_once(hub: Hub, start: Start) -> None:
-    hub.pause_in = "model.onnx"
+    hub.pause_in = "model.safetensors"
     processes = [start("org/tiny") for _ in range(10)]
     wait_until(lambda: hub.requests.count("GET /api/models/org/tiny") == 10)
     hub.go.set()
@@ -82,11 +82,11 @@ def test_processes_that_start_together_export_once(hub: Hub, start: Start) -> No
 
 
 def test_a_changed_model_is_another_bundle_and_the_old_one_stays(
-    hub: Hub, load: Load, graph_files: dict[str, bytes]
+    hub: Hub, load: Load, model_files: dict[str, bytes]
 ) -> None:
     old = load("org/tiny")
     hub.repositories["org/tiny"].refs["v1"] = old["source"].split("@")[1]
-    hub.add("org/tiny", changed(graph_files))
+    hub.add("org/tiny", changed(model_files))
     assert load("org/tiny", local_files_only=True)["handle"] == old["handle"]
     new = load("org/tiny")
     assert new["handle"] != old["handle"]
@@ -180,10 +180,10 @@ def test_offline_there_is_what_this_machine_has(hub: Hub, load: Load, tmp_path: 
 
 
 def test_what_could_be_a_path_never_reaches_the_hub(
-    hub: Hub, load: Load, tmp_path: Path, graph_files: dict[str, bytes]
+    hub: Hub, load: Load, tmp_path: Path, model_files: dict[str, bytes]
 ) -> None:
     for name in ("org/tiny", "tiny", "here/tiny"):
-        hub.add(name, graph_files)
+        hub.add(name, model_files)
     (tmp_path / "work" / "here").mkdir()
     code = """
 import json, sys
@@ -226,7 +226,7 @@ def test_a_folder_of_the_organization_hides_no_cached_commit(
 
 
 def test_a_collection_finds_the_commit_that_made_it(
-    hub: Hub, command: Command, tmp_path: Path, graph_files: dict[str, bytes]
+    hub: Hub, command: Command, tmp_path: Path, model_files: dict[str, bytes]
 ) -> None:
     texts = tmp_path / "work" / "texts.txt"
     texts.write_text("the cat sleeps\nthe dog runs\n")
@@ -234,7 +234,7 @@ def test_a_collection_finds_the_commit_that_made_it(
     done = command("index", "notes", "texts.txt", "--model", "org/tiny", "--revision", "main")
     assert done.returncode == 0, done.stderr
     old = hub.repositories["org/tiny"].refs["main"]
-    hub.add("org/tiny", changed(graph_files))
+    hub.add("org/tiny", changed(model_files))
     hub.requests.clear()
     found = command("search", "notes", "the cat sleeps", "-k", "1")
     assert found.returncode == 0, found.stderr

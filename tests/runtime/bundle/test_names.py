@@ -200,18 +200,20 @@ def test_a_local_checkpoint_is_exported_once_and_again_after_a_change(
 
 @pytest.mark.process
 def test_the_cache_is_listed_verified_and_removed(
-    hub: Hub, load: Load, command: Command, graph_files: dict[str, bytes], tmp_path: Path
+    hub: Hub, load: Load, command: Command, model_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     assert "0 bundles" in command("cache", "list").stdout
     first, local = load("org/tiny"), load(str(BERT))
-    hub.add("org/tiny", graph_files | {"more.txt": b"x"})
+    hub.add("org/tiny", model_files | {"more.txt": b"x"})
     second = load("org/tiny")
     listed = json.loads(command("cache", "list", "--json").stdout)
     assert {row["path"] for row in listed} == {one["path"] for one in (first, second, local)}
     assert {row["name"] for row in listed} == {"org/tiny", str(BERT)}
-    assert all(row["kind"] == "embedder" and row["bytes"] > 1000 for row in listed)
+    kinds = {row["name"]: row["kind"] for row in listed}
+    assert kinds == {"org/tiny": "static embedder", str(BERT): "embedder"}
+    assert all(row["bytes"] > 1000 for row in listed)
     plain = command("cache", "list").stdout
-    assert f"org/tiny  {first['handle'].split('@')[1][:12]}  embedder" in plain
+    assert f"org/tiny  {first['handle'].split('@')[1][:12]}  static embedder" in plain
 
     assert command("cache", "verify").returncode == 0
     (Path(local["path"]) / "tokenizer.json").write_text("{}")
