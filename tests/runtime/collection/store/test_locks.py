@@ -167,8 +167,10 @@ def _wrote(lock: ReadersWriter, at_most: float) -> bool:
         with lock.writing():
             done.set()
 
-    threading.Thread(target=write, daemon=True).start()
-    return done.wait(at_most)
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    thread.join(at_most)  # it has left its block then
+    return done.is_set()
 
 
 # In a process of its own: signals would also reach threads that other tests have left.
@@ -188,8 +190,10 @@ def writes():
     def write():
         with lock.writing():
             done.set()
-    threading.Thread(target=write, daemon=True).start()
-    return done.wait(30)
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    thread.join(30)  # it has left its block then
+    return done.is_set()
 
 signal.signal(signal.SIGALRM, interrupt)
 for turn in range(3000):
