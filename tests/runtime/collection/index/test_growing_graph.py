@@ -251,9 +251,11 @@ def test_a_process_that_searches_once_does_not_load_the_graph(tmp_path: Path) ->
         c.add_vectors(range(300), vectors(300))
         c.prepare()
     with Collection.open(tmp_path / "c", exact_below=50) as c:
-        index_of(c).growing.limits = GrowthLimits(grace_seconds=600.0)
-        assert c.search(vectors(300)[7], k=1)[0].id == 7
-    assert index_of(c).growing.graph is None
+        growing = index_of(c).growing
+        growing.limits = GrowthLimits(grace_seconds=600.0)
+        for _ in range(200):  # in which a graph of this size would have been loaded
+            assert c.search(vectors(300)[7], k=1)[0].id == 7
+            assert growing.graph is None
     with Collection.open(tmp_path / "c", exact_below=50) as c:
         index_of(c).growing.limits = GrowthLimits(grace_seconds=600.0)
         assert c.prepare()  # does not wait for more searches
