@@ -23,11 +23,11 @@ def test_a_turn_is_waited_for(tmp_path: Path) -> None:
     ending.start()
     other.acquire(60)
     assert other.held
+    ending.join()  # the lock is free before its holder says so
     assert not one.held
     with pytest.raises(CollectionBusyError, match=r"this waited 0\.05 s"):
         one.acquire(0.05)
     other.release()
-    ending.join()
 
 
 def test_a_turn_that_others_have_is_refused_at_once_by_a_timeout_of_0(tmp_path: Path) -> None:
