@@ -1,6 +1,6 @@
 """Sorts blocks by id at constant memory: sorted runs on disk, which are merged.
 
-A run is as much as fits in `run_bytes`. Up to `fan_in` runs are merged at a time, each with one
+A run is as much as fits in `RUN_BYTES`. Up to `_FAN_IN` runs are merged at a time, each with one
 small batch in memory, so memory does not grow with the rows.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +18,9 @@ from flowvec.arrow import imported_arrow
 
 __all__ = ["sorted_by_id"]
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much is in memory, and how many files are open.
-
-    Attributes:
-        run_bytes: bytes of a run.
-        batch_bytes: bytes of a batch.
-        fan_in: runs that are merged at a time.
-    """
-
-    run_bytes: int = 32 << 20
-    batch_bytes: int = 1 << 20
-    fan_in: int = 32
-
-
-LIMITS = Limits()
+RUN_BYTES = 32 << 20
+_BATCH_BYTES = 1 << 20
+_FAN_IN = 32
 
 
 def sorted_by_id(blocks: Iterable[Any], schema: Any, scratch: Path) -> Iterator[Any]:
@@ -65,7 +50,7 @@ def sorted_by_id(blocks: Iterable[Any], schema: Any, scratch: Path) -> Iterator[
     for block in blocks:
         waiting.append(block)
         size += block.nbytes
-        if size >= LIMITS.run_bytes:
+        if size >= RUN_BYTES:
             runs.append(saved(_sorted(waiting)))
             waiting, size = [], 0
     if not runs:
@@ -74,9 +59,10 @@ def sorted_by_id(blocks: Iterable[Any], schema: Any, scratch: Path) -> Iterator[
     if waiting:
         runs.append(saved(_sorted(waiting)))
         waiting.clear()
-    step = LIMITS.fan_in
-    while len(runs) > step:
-        runs = [saved(_merged(runs[start : start + step])) for start in range(0, len(runs), step)]
+    while len(runs) > _FAN_IN:
+        runs = [
+            saved(_merged(runs[start : start + _FAN_IN])) for start in range(0, len(runs), _FAN_IN)
+        ]
     yield from _merged(runs)
 
 
@@ -87,7 +73,7 @@ def _sorted(blocks: list[Any]) -> Iterator[Any]:
         return
     table = pa.Table.from_batches(blocks)
     order = pa.compute.sort_indices(table["id"])
-    rows = max(1, LIMITS.batch_bytes * len(table) // max(1, table.nbytes))
+    rows = max(1, _BATCH_BYTES * len(table) // max(1, table.nbytes))
     for start in range(0, len(table), rows):
         yield from table.take(order[start : start + rows]).combine_chunks().to_batches()
 

@@ -389,8 +389,9 @@ def _checked_windows(parts: Iterable[Sequence[str]]) -> Iterator[Sequence[str]]:
 def _numbers(name: str, vectors: npt.ArrayLike) -> Floats:
     """Vectors float32 (rows, dim)."""
     try:
-        if np.asarray(vectors).dtype.kind != "U":  # of which numpy would make numbers
-            return np.atleast_2d(np.asarray(vectors, dtype=np.float32))
+        rows = np.asarray(vectors)
+        if rows.dtype.kind != "U":  # of which numpy would make numbers
+            return np.atleast_2d(rows.astype(np.float32, copy=False))
     except (TypeError, ValueError, OverflowError) as error:
         raise InputTypeError(f"{name} must be vectors of numbers: {first_line(error)}") from None
     raise InputTypeError(f"{name} must be vectors, not texts: encode them first")

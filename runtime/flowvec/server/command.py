@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from flowvec.errors import InputValueError
 from flowvec.reranker.reranker import Reranker
 from flowvec.server.app import App, create_app
 from flowvec.server.guard import LOOPBACK, is_loopback
-from flowvec.server.health_port import HealthPort
+from flowvec.server.health_port import HealthPort, naming_option
 from flowvec.server.keys import Keys
 from flowvec.server.model_kinds import load_model
 from flowvec.server.running import Server
@@ -142,14 +141,8 @@ def check_port(host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
         (await loop.create_server(asyncio.Protocol, host, port, start_serving=False)).close()
 
-    try:
+    with naming_option("--port", host, port):
         asyncio.run(bind())
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise InputValueError(
-                f"port {port} of {host} is in use: give another --port"
-            ) from error
-        raise
 
 
 def _health_port(options: ServeOptions, stack: ExitStack) -> HealthPort | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -25,7 +25,7 @@ from flowvec.server.refusal import Refusal, stopping
 from flowvec.server.request import Receive, Scope, Send
 from flowvec.server.served import Served
 
-__all__ = ["HealthLimits", "HealthPort"]
+__all__ = ["HealthLimits", "HealthPort", "naming_option"]
 
 # Seconds between two looks at slow connections.
 _LOOK = 1.0
@@ -34,6 +34,19 @@ _CONNECTIONS = ConnectionLimits(
 )
 
 _encode = msgspec.json.Encoder().encode
+
+
+@contextmanager
+def naming_option(option: str, host: str, port: int) -> Iterator[None]:
+    """If the port that is opened in this block is in use, name the option that gives another."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise InputValueError(
+                f"port {port} of {host} is in use: give another {option}"
+            ) from error
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +112,8 @@ class HealthPort:
             OSError: it cannot be opened for another reason.
         """
         self._thread.start()
-        try:
+        with naming_option("--health-port", self._host, self._port):
             self._opened.result()
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise InputValueError(
-                    f"port {self._port} of {self._host} is in use: give another --health-port"
-                ) from error
-            raise
         return self
 
     def __exit__(

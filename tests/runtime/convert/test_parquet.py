@@ -26,8 +26,8 @@ ODD_IDS = ["b", "a", "", "é", "z", "10", "9", "\U0001f600", "\uffff", "a\x00", 
 @pytest.fixture
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs so small that sorting a few rows takes several merges."""
-    small = sorting.Limits(run_bytes=512, batch_bytes=128, fan_in=3)
-    monkeypatch.setattr(sorting, "LIMITS", small)
+    for name, value in {"RUN_BYTES": 512, "_BATCH_BYTES": 128, "_FAN_IN": 3}.items():
+        monkeypatch.setattr(sorting, name, value)
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

@@ -238,7 +238,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_nothing(
 MEASURED = """
 import sys, threading
 from flowvec.convert import convert, sorting
-sorting.LIMITS = sorting.Limits(4 << 20, 256 << 10)
+sorting.RUN_BYTES, sorting._BATCH_BYTES = 4 << 20, 256 << 10
 small, large, target, to = sys.argv[1:]
 def peak():
     lines = open("/proc/self/status").read().splitlines()
