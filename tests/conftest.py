@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
             builder["build"]()
     for name, meaning in tiers.TIERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
-    gc.disable()  # until the tests run: of all that is imported, nothing is garbage
+    gc.disable()  # until the tests run: packages that are imported stay
     config.pluginmanager.register(tiers, "tiers")
     tiers.watch_for_processes()
     # Who names no path and no mark runs the unit tier.

@@ -390,7 +390,7 @@ def _numbers(name: str, vectors: npt.ArrayLike) -> Floats:
     """Vectors float32 (rows, dim)."""
     try:
         rows = np.asarray(vectors)
-        if rows.dtype.kind != "U":  # of which numpy would make numbers
+        if rows.dtype.kind != "U":  # numpy would turn the text "1" into a number
             return np.atleast_2d(rows.astype(np.float32, copy=False))
     except (TypeError, ValueError, OverflowError) as error:
         raise InputTypeError(f"{name} must be vectors of numbers: {first_line(error)}") from None

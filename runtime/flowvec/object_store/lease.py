@@ -53,7 +53,7 @@ class Lease:
             store: where it is.
             name: its name.
             out: what it gives the right to write, for messages; None is the store's URL.
-            seconds: it is lost if its object does not change for so long; None is 30.
+            seconds: the lease is lost if its object does not change for this long; None is 30.
             settle_seconds: how long a new lease is watched where the store has no conditional
                 writes; None is 2.
         """
