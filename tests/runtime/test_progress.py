@@ -71,14 +71,15 @@ def test_a_bar_on_a_terminal_and_lines_above_it(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="pseudo terminals are POSIX's")
 def test_a_terminal_without_a_size_has_bars() -> None:
     ours, theirs = os.openpty()  # of 0 columns and 0 lines
-    with (
-        os.fdopen(ours, "rb", buffering=0) as screen,
-        os.fdopen(theirs, "w") as terminal,
-        redirect_stderr(terminal),
-    ):
-        with progress.bar("encode", 3, "texts") as drawn:
-            drawn.update(3)
-        assert b"3/3" in screen.read(4096)
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        with os.fdopen(theirs, "w") as terminal, redirect_stderr(terminal):
+            with progress.bar("encode", 3, "texts") as drawn:
+                drawn.update(3)
+            print("the end", file=terminal, flush=True)
+            shown = b""
+            while b"the end" not in shown:  # one read may return a part of what was written
+                shown += screen.read(4096)
+        assert b"3/3" in shown
 
 
 def test_no_bar_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
