@@ -40,8 +40,11 @@ def cluster() -> None:
 
 
 @pytest.fixture
-def flowvec(tmp_path: Path) -> RunCommand:
-    """Run the command line in a process of its own, in an empty folder, on the same cluster."""
+def flowvec_process(tmp_path: Path) -> RunCommand:
+    """Run the command line in a process of its own, in an empty folder, on the same cluster.
+
+    `flowvec` runs it in this one, which is connected already.
+    """
     import ray
 
     cluster = {}

@@ -147,16 +147,16 @@ def test_wrong_arguments_are_errors(tmp_path: Path, tiny: Encoder, rows: Path) -
 
 
 def test_encode_with_ray_workers_from_the_command_line(
-    flowvec, tmp_path: Path, tiny_dir: Path, rows: Path
+    flowvec_process, tmp_path: Path, tiny_dir: Path, rows: Path
 ) -> None:
     words = ("encode", tiny_dir, "rows.jsonl", "-o", "out", "--provider", "cpu", "--rows-per-shard",
              "500", "--json")  # fmt: skip
-    done = flowvec(*words, "--engine", "ray", "--workers", "2", "--cpus-per-worker", "1")
+    done = flowvec_process(*words, "--engine", "ray", "--workers", "2", "--cpus-per-worker", "1")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["shards"] == 5
-    again = flowvec(*words)
+    again = flowvec_process(*words)
     assert json.loads(again.stdout)["shards_before"] == 5
-    wrong = flowvec(*words, "--workers", "2")
+    wrong = flowvec_process(*words, "--workers", "2")
     assert (wrong.returncode, "give --engine ray" in wrong.stderr) == (2, True)
 
 
@@ -278,16 +278,18 @@ def test_wrong_questions_are_errors(
         searcher.search("the cat")
 
 
-def test_the_commands_build_and_search_shards(flowvec, tmp_path: Path, sparse_dir: Path) -> None:
+def test_the_commands_build_and_search_shards(
+    flowvec, flowvec_process, tmp_path: Path, sparse_dir: Path
+) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "the cat sleeps"}\n{"text": "stocks fell"}\n')
     options = ("--model", "mini", "--engine", "ray", "--shards", "2")
-    built = flowvec("index", "c", "a.jsonl", *options)
+    built = flowvec_process("index", "c", "a.jsonl", *options)
     assert built.returncode == 0, built.stderr
     assert built.stdout.splitlines() == [
         "shard-000: 2 rows, 0 dead letters", "shard-001: 0 rows, 0 dead letters",
         "c: 2 rows in 2 shards",
     ]  # fmt: skip
-    done = flowvec("search", "c", "a resting animal", "-k", "1")
+    done = flowvec_process("search", "c", "a resting animal", "-k", "1")
     assert done.returncode == 0, done.stderr
     assert "the cat sleeps" in done.stdout
     by_words = flowvec("search", "c", "stocks", "--hybrid", "--vector-weight", "0", "--json")

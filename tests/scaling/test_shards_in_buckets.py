@@ -231,6 +231,7 @@ def test_an_actor_that_dies_comes_back_from_the_cache(
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX's")
 def test_a_job_that_is_killed_is_completed_by_the_same_command(
     flowvec: Callable[..., subprocess.CompletedProcess[str]],
+    flowvec_process: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,
     server: str,
     file: Path,
@@ -248,7 +249,7 @@ def test_a_job_that_is_killed_is_completed_by_the_same_command(
         assert until(lambda: any(n.startswith("shard-") for n in bucket.objects("killed")))
         os.killpg(job.pid, signal.SIGKILL)
     bucket.put("killed/shard-003.0123456789ab.vectors", b"as a kill leaves it")
-    done = flowvec(*words)
+    done = flowvec_process(*words)
     assert done.returncode == 0, done.stderr
     assert re.search(r"killed: 800 rows in 4 shards", done.stdout), done.stdout
     checked = flowvec("verify", url, "--clean")
