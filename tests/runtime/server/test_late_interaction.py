@@ -243,7 +243,7 @@ def test_admission_and_deadlines(multi_vector_dir: Path, monkeypatch: pytest.Mon
         assert post(20).status_code == 413  # 320 tokens at once
         assert waiting(server) == 0
         long = {"query": "a", "texts": ["a" * 1001]}
-        assert httpx.post(f"{server.url}/rerank", json=long).status_code == 413
+        assert httpx.post(f"{server.url}/rerank", json=long, timeout=600).status_code == 413
         assert waiting(server) == 0
         with gate.shut():
             accepted = pool.submit(post, 6)

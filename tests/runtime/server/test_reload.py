@@ -250,8 +250,8 @@ def test_sighup_loads_all_models_again(tmp_path: Path, tiny_dir: Path, reranker_
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: log.read_text().count("was swapped") == 2)
         secret = "Mrs Robinson's diagnosis"
-        assert httpx.post(f"{url}/embed", json={"inputs": secret}).status_code == 200
-        answer = httpx.post(f"{url}/rerank", json={"query": "a", "texts": ["b"]})
+        assert httpx.post(f"{url}/embed", json={"inputs": secret}, timeout=600).status_code == 200
+        answer = httpx.post(f"{url}/rerank", json={"query": "a", "texts": ["b"]}, timeout=600)
         assert answer.status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(600) == 0, log.read_text()

@@ -51,7 +51,7 @@ class Caller(threading.Thread):
 @pytest.mark.process
 def test_sigterm_under_load_cuts_no_answer(tmp_path: Path, tiny_dir: Path) -> None:
     with served(tmp_path, f"one={tiny_dir}") as (url, process, log):
-        assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == "one"
+        assert httpx.get(f"{url}/v1/models", timeout=600).json()["data"][0]["id"] == "one"
         callers = [Caller(url, seed) for seed in range(6)]
         for caller in callers:
             caller.start()
