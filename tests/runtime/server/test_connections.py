@@ -38,7 +38,7 @@ LIVE = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n"
 
 def connect(server: Running) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", server.server.port))
-    connection.settimeout(60)
+    connection.settimeout(600)
     return connection
 
 

@@ -41,11 +41,11 @@ class Duplex:
 
     def __init__(self, url: str, query: str = "", **headers: str) -> None:
         host, _, port = url.removeprefix("http://").partition(":")
-        self.connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        self.connection = http.client.HTTPConnection(host, int(port), timeout=600)
         self.connection.sock = socket.socket()
         # Little is on the way to a client that does not read.
         self.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-        self.connection.sock.settimeout(60)
+        self.connection.sock.settimeout(600)
         self.connection.sock.connect((host, int(port)))
         self.connection.putrequest("POST", PATH + query)
         self.connection.putheader("transfer-encoding", "chunked")
@@ -307,7 +307,7 @@ def test_streams_wait_where_requests_are_refused(serve: Serve, gate: Gate, one: 
             wait_until(lambda: waiting(server)[1] >= 300)
             assert waiting(server)[1] <= 400  # half is left for requests
             many = json.dumps({"inputs": ["a dog"] * 20}).encode()
-            request = http.client.HTTPConnection(server.url[7:], timeout=60)
+            request = http.client.HTTPConnection(server.url[7:], timeout=600)
             request.request("POST", "/embed", many)
             wait_until(lambda: waiting(server)[0] >= 620)
             assert client.post("/embed", json={"inputs": ["a"] * 20}).status_code == 429

@@ -68,10 +68,10 @@ def blocked(server: Running) -> Iterator[None]:
 
     def hold() -> None:
         is_held.set()
-        assert is_over.wait(60)
+        assert is_over.wait(600)
 
     server.loop.call_soon_threadsafe(hold)
-    assert is_held.wait(60)
+    assert is_held.wait(600)
     try:
         yield
     finally:
@@ -144,7 +144,7 @@ def test_it_is_not_ready_first_when_the_server_stops(mini: Encoder) -> None:
 def slow_callers(port: int, count: int) -> list[socket.socket]:
     """Connections on which nothing comes after the start of a request."""
     starts = (b"", b"GET /li", LIVE[:-2])
-    slow = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(count)]
+    slow = [socket.create_connection(("127.0.0.1", port), timeout=600) for _ in range(count)]
     for number, connection in enumerate(slow):
         connection.sendall(starts[number % len(starts)])
     return slow
@@ -165,7 +165,7 @@ def test_slow_callers_are_cut() -> None:
         for connection in slow_callers(probes.port, 6):
             with connection:
                 assert all_of(connection) == b""
-        with socket.create_connection(("127.0.0.1", probes.port), timeout=60) as dribbles:
+        with socket.create_connection(("127.0.0.1", probes.port), timeout=600) as dribbles:
             dribbles.sendall(LIVE[:-2])
             wait_until(lambda: is_cut(dribbles, b"x: 1\r\n"))  # bytes in time are no request
 
@@ -190,7 +190,7 @@ def test_hostile_bytes_harm_nobody() -> None:
             b"POST /live HTTP/1.1\r\ncontent-length: 9\r\n\r\n",
             *garbage,
         ]:
-            with socket.create_connection(("127.0.0.1", probes.port), timeout=60) as connection:
+            with socket.create_connection(("127.0.0.1", probes.port), timeout=600) as connection:
                 try:
                     connection.sendall(each)
                     connection.shutdown(socket.SHUT_WR)

@@ -86,7 +86,7 @@ def test_the_same_model_is_swapped_and_no_request_is_refused(loads: Loads, tiny:
     is_over = threading.Event()
 
     def call(url: str) -> None:
-        with httpx.Client(base_url=url, headers=OPS, timeout=60) as client:
+        with httpx.Client(base_url=url, headers=OPS, timeout=600) as client:
             while not is_over.is_set():
                 answer = client.post("/embed", json={"inputs": given})
                 seen[answer.status_code] += 1
@@ -108,7 +108,7 @@ def test_the_same_model_is_swapped_and_no_request_is_refused(loads: Loads, tiny:
             wait_until(lambda: seen[200] > before + 5)
             is_over.set()
         for each in calls:
-            each.result(60)
+            each.result(600)
         assert set(seen) == {200}
     assert all(map(is_closed, loads.loaded))
 
