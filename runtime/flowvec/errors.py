@@ -179,8 +179,10 @@ class OverloadedError(FlowvecError, RuntimeError):
 class DeadlineError(FlowvecError, TimeoutError):
     """A call did not finish within its timeout. Its texts that had not started were dropped.
 
-    >>> with SharedEncoder(Encoder.load("mini")) as shared:
-    ...     shared.encode(["a text"] * 5000, timeout=1e-6)
+    >>> async def main() -> None:
+    ...     async with AsyncEncoder(Encoder.load("mini")) as model:
+    ...         await model.encode("a text", timeout=0.0)
+    >>> asyncio.run(main())
     Traceback (most recent call last):
     flowvec.errors.DeadlineError: ...
     """

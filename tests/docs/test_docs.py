@@ -43,7 +43,7 @@ from tests.docs.readers_files import READERS_FILES
 
 pytest.importorskip("torch", reason="needs the extra [export]")
 
-SECONDS = 300
+SECONDS = 1800
 each_page = pytest.mark.parametrize(
     "page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES]
 )

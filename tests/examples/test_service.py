@@ -30,11 +30,11 @@ WORKERS = 3
 COMMANDS = {
     "uvicorn": [
         "uvicorn", "--app-dir", str(EXAMPLES), "service:app", "--port", "0",
-        "--timeout-graceful-shutdown", "10", "--workers",
+        "--timeout-graceful-shutdown", "300", "--timeout-worker-healthcheck", "300", "--workers",
     ],
     "gunicorn": [
         "gunicorn", "--chdir", str(EXAMPLES), "service:app", "-k", "asgi", "-b", "127.0.0.1:0",
-        "--graceful-timeout", "10", "--no-control-socket", "-w",
+        "--timeout", "300", "--graceful-timeout", "300", "--no-control-socket", "-w",
     ],
 }  # fmt: skip
 WORDS = ["cat", "dog", "man", "bread", "house", "river", "stone", "music"]
@@ -51,7 +51,7 @@ class Service:
     def client(self) -> Any:
         """A client that opens a connection for each request, so that all workers get some."""
         limits = httpx.Limits(max_keepalive_connections=0)
-        return httpx.Client(base_url=self.url, limits=limits, timeout=60, trust_env=False)
+        return httpx.Client(base_url=self.url, limits=limits, timeout=600, trust_env=False)
 
     def workers(self) -> set[int]:
         """Processes that answer now."""
@@ -67,7 +67,7 @@ def running(server: str, folder: Path, model: Path, workers: int = WORKERS) -> I
         **os.environ,
         "NOTES_PATH": str(folder / "notes"),
         "NOTES_MODEL": str(model),
-        "NOTES_SECONDS": "60",
+        "NOTES_SECONDS": "600",
         "PYTHONUNBUFFERED": "1",
     }
     with log.open("wb") as output:

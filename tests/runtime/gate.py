@@ -36,7 +36,7 @@ class Gate:
         def held(session: Session, *feeds: Any) -> Any:
             self._come(feeds[0].shape)
             try:
-                assert self.open.wait(60)
+                assert self.open.wait(600)
                 return self.run(session, *feeds)
             finally:
                 with self._lock:

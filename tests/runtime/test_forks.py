@@ -33,7 +33,7 @@ def call(under_way: UnderWay, inside: threading.Event, end: threading.Event) -> 
 
 
 def test_a_fork_waits_for_calls_and_calls_wait_for_forks() -> None:
-    under_way = UnderWay()
+    under_way = UnderWay(patience=600.0)
     inside, end, later, over = (threading.Event() for _ in range(4))
     started(lambda: call(under_way, inside, end))
     assert inside.wait(120)

@@ -24,9 +24,9 @@ from flowvec.bulk import encode_files, verify_folder
 from tests.faults.bucket_server import Bucket, url_of
 from tests.makers import contents, texts_of
 
-# Ray notices within seconds that a node is gone.
+# Ray notices within seconds that a node is gone, and waits longer for one that is slow.
 _HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500,
-           "health_check_timeout_ms": 500, "health_check_failure_threshold": 3}  # fmt: skip
+           "health_check_timeout_ms": 30_000, "health_check_failure_threshold": 3}  # fmt: skip
 
 
 @pytest.fixture

@@ -147,7 +147,8 @@ def row_of(
         cosine: the smallest cosine to the right vectors before the test.
     """
     if not any(answer["waits"] for answer in answers):
-        return HttpRow(name, level.load, level.level, error="gave no answer")
+        unanswered = sum(answer["unanswered"] for answer in answers)
+        return HttpRow(name, level.load, level.level, unanswered=unanswered, error="gave no answer")
     texts = plan.texts_per_call if level.load != "one" else 1
     waits = [wait for answer in answers for wait in answer["waits"]]
     p50, p95, p99 = (round(1e3 * float(t), 3) for t in np.percentile(waits, (50, 95, 99)))

@@ -313,9 +313,9 @@ class Served:
         }  # fmt: skip
 
     def _write(self, per_second: float, stopped: threading.Event, waits: list[float]) -> None:
-        """Add rows one by one at a rate until it is stopped."""
+        """Add rows one by one at a rate until it is stopped; at least one."""
         due = time.perf_counter()
-        while not stopped.wait(max(0.0, due - time.perf_counter())):
+        while True:
             started = time.perf_counter()
             vector = self.written[self.next_id % len(self.written)][None]
             with self.turn:
@@ -323,6 +323,8 @@ class Served:
             self.next_id += 1
             waits.append(round(time.perf_counter() - started, 7))
             due = max(due + 1 / per_second, time.perf_counter() - 1)
+            if stopped.wait(max(0.0, due - time.perf_counter())):
+                return
 
 
 def _resident_mib() -> int | None:

@@ -46,16 +46,22 @@ def arrivals(rate: float, seconds: float, seed: int) -> list[float]:
 
 
 def closed_loop(call: Call, callers: int, texts: Sequence[str], seconds: float) -> Load:
-    """Run threads that call an engine which serves one call at a time, in order of arrival."""
+    """Run threads that call an engine which serves one call at a time, in order of arrival.
+
+    Each calls at least once.
+    """
     waits: list[float] = []
     started = time.perf_counter()
     end = started + seconds
 
     def caller(first: int, send: Call) -> None:
         place = first
-        while (now := time.perf_counter()) < end:
+        now = time.perf_counter()
+        while True:
             send(texts[place % len(texts)])
             waits.append(time.perf_counter() - now)
+            if (now := time.perf_counter()) >= end:
+                return
             place += callers
 
     if callers == 1:  # no other callers, so no other thread is needed
@@ -75,15 +81,18 @@ def closed_loop(call: Call, callers: int, texts: Sequence[str], seconds: float) 
 async def closed_loop_async(
     call: AsyncCall, callers: int, texts: Sequence[str], seconds: float
 ) -> Load:
-    """Run tasks that call an engine which takes any number of calls."""
+    """Run tasks that call an engine which takes any number of calls; each calls at least once."""
     waits: list[float] = []
     started = time.perf_counter()
     end = started + seconds
 
     async def caller(place: int) -> None:
-        while (now := time.perf_counter()) < end:
+        now = time.perf_counter()
+        while True:
             await call(texts[place % len(texts)])
             waits.append(time.perf_counter() - now)
+            if (now := time.perf_counter()) >= end:
+                return
             place += callers
 
     await asyncio.gather(*(caller(i) for i in range(callers)))

@@ -57,7 +57,7 @@ class AsyncCollection(OfOneProcess):
         ...     encoder = Encoder.load("mini")
         ...     async with AsyncCollection.open_or_create("async", encoder=encoder) as notes:
         ...         await notes.add(["a", 2], ["The cat sleeps.", "Stocks fell."], timeout=10.0)
-        ...         hits = await notes.search("a sleeping animal", k=1, timeout=2.0)
+        ...         hits = await notes.search("a sleeping animal", k=1, timeout=10.0)
         ...     return [hit.id for hit in hits]
         >>> asyncio.run(main())
         ['a']

@@ -109,10 +109,10 @@ class Refusal(Exception):  # noqa: N818 - an answer rather than an error
         """Headers that say the same in every dialect."""
         headers: list[tuple[bytes, bytes]] = []
         if self.retry_after is not None:
-            seconds = max(1, -int(-self.retry_after // 1))
+            milliseconds = max(1, round(self.retry_after * 1000))
             headers += [
-                (b"retry-after", b"%d" % seconds),
-                (b"retry-after-ms", b"%d" % max(1, round(self.retry_after * 1000))),
+                (b"retry-after", b"%d" % -(-milliseconds // 1000)),
+                (b"retry-after-ms", b"%d" % milliseconds),
             ]
         if self.reason == "late":  # a repeated call would be late again
             headers.append((b"x-should-retry", b"false"))

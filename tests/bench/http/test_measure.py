@@ -30,7 +30,7 @@ pytestmark = pytest.mark.process
 
 TEXTS = [["a man eats", "stocks fell"], ["the cat sleeps", "a dog"], ["rain", "the river rose"]]
 SHORT = [["a man"], ["a dog"]]
-PLAN = LoadPlan(2, (3,), (40.0,), 5000.0, 0.25, 2, with_wrk=False)
+PLAN = LoadPlan(2, (3,), (40.0,), 300_000.0, 0.25, 2, with_wrk=False)
 ARRIVED = [len(arrivals(40.0, 0.25, seed)) for seed in (0, 1)]
 
 
@@ -173,7 +173,8 @@ def test_what_wrk_prints_is_understood() -> None:
 def test_the_command_measures_a_bundle_and_a_running_server(
     flowvec, tiny_dir: Path, tiny: Encoder, tmp_path: Path
 ) -> None:
-    small = ("--callers", "2", "--seconds", "0.2", "--rounds", "1", "--rates", "30", "--count", "8")
+    small = ("--callers", "2", "--seconds", "0.2", "--rounds", "1", "--rates", "30", "--count", "8",
+             "--within", "300000")  # fmt: skip
     done = flowvec(
         "bench", "http", tiny_dir, *small, "--texts-per-call", "3",
         "--json-out", tmp_path / "r.json", "--report", tmp_path / "r.md",

@@ -18,8 +18,9 @@ from flowvec_bench.peers.latency import LatencyRow, measure_latency
 from flowvec_bench.peers.registry import FLOWVEC, PEERS, Peer
 from flowvec_bench.reports import latency as latency_report
 from flowvec_bench.reports.latency import cells, write_latency_report
+from flowvec_bench.workers.load import arrivals
 
-TEXTS = ["a", "b", "c"]
+SECONDS, ROUNDS = 0.1, 2
 
 
 # --- the benchmark --------------------------------------------------------------------------------
@@ -41,7 +42,7 @@ def latencies(tiny_dir: Path, tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("latency")
     return measure_latency(
         peers, {"bundle": tiny_dir}, options, ["a man eats", "stocks fell"], folder,
-        callers=(1, 4), seconds=0.1, rounds=2,
+        callers=(1, 4), seconds=SECONDS, rounds=ROUNDS,
     )  # fmt: skip
 
 
@@ -57,8 +58,13 @@ def test_every_peer_has_a_row_at_every_level(latencies) -> None:
             assert row.per_second is None
             assert row.error
         else:
-            assert row.calls > 0
-            assert 0 < row.p50 <= row.p95 <= row.p99
+            if row.load == "callers":
+                assert row.calls >= row.level
+            else:  # of a slow machine there may be no arrival, and none may be answered in time
+                came = sum(len(arrivals(row.level, SECONDS, number)) for number in range(ROUNDS))
+                assert row.calls + row.unanswered == came
+            if row.calls:
+                assert 0 < row.p50 <= row.p95 <= row.p99
             assert row.min_cosine == pytest.approx(1.0, abs=1e-3)
     failed = {row.name: row.error for row in latencies.rows if row.error}
     assert "does not support this model's layers" in failed["fastembed"]

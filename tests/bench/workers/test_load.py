@@ -6,12 +6,15 @@ Waits are compared with what the engine under test says of itself, not with a wa
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
 
+from flowvec_bench.workers import load
 from flowvec_bench.workers.load import (
     arrivals,
     closed_loop,
@@ -19,6 +22,7 @@ from flowvec_bench.workers.load import (
     open_loop,
     open_loop_async,
 )
+from tests.waiting import wait_until
 
 TEXTS = ["a", "b", "c"]
 
@@ -36,7 +40,33 @@ def test_arrivals_are_poisson_and_the_same_for_all() -> None:
     assert spread == pytest.approx(mean, rel=0.1)  # an exponential's
 
 
-def test_a_blocking_engine_is_never_called_twice_at_once() -> None:
+class Clock:
+    """The time of the load generator: it passes when a test says so.
+
+    Attributes:
+        now: seconds.
+        lookers: threads that have looked at it.
+    """
+
+    sleep = staticmethod(time.sleep)
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.lookers: set[int] = set()
+
+    def perf_counter(self) -> float:
+        self.lookers.add(threading.get_ident())
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(load, "time", clock)
+    return clock
+
+
+def test_a_blocking_engine_is_never_called_twice_at_once(clock: Clock) -> None:
     running, most, seen = 0, 0, []
     lock = threading.Lock()
 
@@ -45,37 +75,43 @@ def test_a_blocking_engine_is_never_called_twice_at_once() -> None:
         with lock:
             running += 1
             most = max(most, running)
+        # All callers have come: this thread, and those.
+        wait_until(lambda: len(clock.lookers) == 1 + callers)
         time.sleep(0.002)
         seen.append(text)
+        clock.now += 1.0
         with lock:
             running -= 1
 
-    measured = closed_loop(call, 5, TEXTS, 0.2)
+    callers = 5
+    measured = closed_loop(call, callers, TEXTS, 1.0)
     assert most == 1
-    assert len(measured.waits) == len(seen) >= 5
+    assert len(measured.waits) == len(seen) == 5
     assert set(seen) == set(TEXTS)
     assert measured.unanswered == 0
-    # Five callers of one engine: each call waits for four others, except the first ones.
-    assert sorted(measured.waits)[len(measured.waits) // 2] >= 3 * 0.002
-    alone = closed_loop(call, 1, TEXTS, 0.05)
+    # Five callers of one engine: each waits for those before it.
+    assert all(wait >= place for place, wait in enumerate(sorted(measured.waits), 1))
+    clock.lookers.clear()
+    callers = 0
+    alone = closed_loop(call, 1, TEXTS, 7.0)
     assert most == 1
-    assert sum(alone.waits) <= alone.seconds
+    assert (alone.waits, alone.seconds) == ([1.0] * 7, 7.0)
 
 
-def test_tasks_call_an_engine_all_at_once() -> None:
-    running = most = 0
+def test_tasks_call_an_engine_all_at_once(clock: Clock) -> None:
+    running = 0
+    are_all_here = asyncio.Event()
 
     async def call(_: str) -> None:
-        nonlocal running, most
+        nonlocal running
         running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.005)
-        running -= 1
+        if running == 7:
+            are_all_here.set()
+            clock.now += 2.0
+        await asyncio.wait_for(are_all_here.wait(), 300.0)
 
-    measured = asyncio.run(closed_loop_async(call, 7, TEXTS, 0.1))
-    assert most == 7
-    assert min(measured.waits) >= 0.004
-    assert measured.seconds >= 0.1
+    measured = asyncio.run(closed_loop_async(call, 7, TEXTS, 1.0))
+    assert (measured.waits, measured.seconds) == ([2.0] * 7, 2.0)
 
 
 def test_a_wait_counts_from_the_arrival_and_not_from_the_call() -> None:
@@ -111,11 +147,28 @@ def test_a_call_that_is_sent_late_has_waited_since_its_arrival() -> None:
         assert min(measured.waits) >= 3600
 
 
-def test_calls_without_an_answer_in_time_are_given_up_and_counted() -> None:
-    measured = open_loop(lambda _: time.sleep(0.1), [0.0] * 60, TEXTS, 3.0)
-    assert 0 < measured.unanswered < 60
-    assert len(measured.waits) + measured.unanswered == 60
+def test_calls_without_an_answer_in_time_are_given_up_and_counted(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    are_given_up, numbers = threading.Event(), itertools.count(1)
 
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            are_given_up.set()
+            super().shutdown()
+
+    def call(_: str) -> None:
+        if next(numbers) == 4:
+            while not are_given_up.wait(0.01):
+                clock.now += 1.0
+
+    monkeypatch.setattr(load, "ThreadPoolExecutor", Pool)
+    measured = open_loop(call, [0.0] * 60, TEXTS, 3.0)
+    assert (len(measured.waits), measured.unanswered) == (4, 56)
+
+
+def test_tasks_without_an_answer_in_time_are_given_up_and_counted() -> None:
     async def never(_: str) -> None:
         await asyncio.Event().wait()
 

@@ -11,7 +11,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -22,6 +21,7 @@ import pytest
 from flowvec import Collection, Encoder, progress
 from flowvec.cli.demo import SUGGESTED
 from tests.inside import run_sql
+from tests.waiting import wait_until
 
 LINES = ["the cat sleeps", "", "a dog runs", "stocks fell"]
 
@@ -234,11 +234,12 @@ def test_an_interrupted_index_of_stdin_says_how_to_continue(
         process.stdin.write("".join(lines[: 5 * WINDOW + 1]))
         process.stdin.flush()  # and it waits for the rest
         file = tmp_path / "c" / "collection.sqlite"
-        for _ in range(3000):
+
+        def has_rows() -> bool:
             assert process.poll() is None
-            if file.is_file() and rows_of(file):
-                break
-            time.sleep(0.02)
+            return file.is_file() and bool(rows_of(file))
+
+        wait_until(has_rows)
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 128 + signal.SIGINT
@@ -448,10 +449,11 @@ main()
 
 def test_a_closed_stdout_is_silent(python) -> None:
     code = """
-import subprocess, sys
+import os, subprocess, sys
 flowvec = [sys.executable, "-c", "from flowvec.cli.main import main; main()"]
-child = subprocess.Popen([*flowvec, "info", "mini"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-child.stdout.close()
+reader, writer = os.pipe()
+os.close(reader)
+child = subprocess.Popen([*flowvec, "info", "mini"], stdout=writer, stderr=subprocess.PIPE)
 print(child.stderr.read().decode())
 sys.exit(child.wait())
 """

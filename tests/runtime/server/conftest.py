@@ -51,12 +51,12 @@ class Running:
     def client(self, **options: Any) -> Any:
         """A client of its routes."""
         httpx = pytest.importorskip("httpx", reason="needs the extra [serve]")
-        return httpx.Client(base_url=self.url, timeout=60, trust_env=False, **options)
+        return httpx.Client(base_url=self.url, timeout=600, trust_env=False, **options)
 
     def openai(self, **options: Any) -> Any:
         """OpenAI's client, which tries once."""
         openai = pytest.importorskip("openai", reason="needs the extra [serve]")
-        given = {"api_key": "none", "max_retries": 0, "timeout": 60} | options
+        given = {"api_key": "none", "max_retries": 0, "timeout": 600} | options
         return openai.OpenAI(base_url=f"{self.url}/v1", **given)
 
     def call(self, function: Callable[[], Any]) -> Any:
@@ -65,7 +65,7 @@ class Running:
         async def run() -> Any:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(600)
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def running(app: Any, **options: Any) -> Iterator[Running]:
     """Run an application until the end of the block."""
     from flowvec.server.running import Server
 
-    server = Server(app, port=0, log_config=None, **options)
+    server = Server(app, port=0, log_config=None, **{"grace": 600.0} | options)
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:
@@ -91,7 +91,7 @@ def running(app: Any, **options: Any) -> Iterator[Running]:
         yield Running(f"http://127.0.0.1:{server.port}", app, server, loops[0])
     finally:
         server.stop()
-        thread.join(60)
+        thread.join(900)
         assert not thread.is_alive()
 
 

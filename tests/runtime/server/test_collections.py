@@ -191,12 +191,12 @@ def test_a_change_that_waits_for_another_writer_gets_503(http: Any, folder: Path
     def write() -> None:
         with Collection.open(folder / "plain") as other, access_of(other).writing():
             began.set()
-            ends.wait(60)
+            ends.wait(600)
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        assert began.wait(60)
+        assert began.wait(600)
         row = {"id": 1, "vector": [1.0, 1.0]}
         answer = http.post("/plain/rows", json={"rows": [row]})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
@@ -204,7 +204,7 @@ def test_a_change_that_waits_for_another_writer_gets_503(http: Any, folder: Path
         assert ok(http.post("/plain/rows/count", json={})) == {"count": 0}  # reads do not wait
     finally:
         ends.set()
-        writer.join(60)
+        writer.join(600)
 
 
 def test_collections_are_listed(http: Any, notes: Collection) -> None:

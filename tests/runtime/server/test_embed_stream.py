@@ -41,11 +41,11 @@ class Duplex:
 
     def __init__(self, url: str, query: str = "", **headers: str) -> None:
         host, _, port = url.removeprefix("http://").partition(":")
-        self.connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        self.connection = http.client.HTTPConnection(host, int(port), timeout=600)
         self.connection.sock = socket.socket()
         # Little is on the way to a client that does not read.
         self.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-        self.connection.sock.settimeout(60)
+        self.connection.sock.settimeout(600)
         self.connection.sock.connect((host, int(port)))
         self.connection.putrequest("POST", PATH + query)
         self.connection.putheader("transfer-encoding", "chunked")
@@ -53,8 +53,6 @@ class Duplex:
             self.connection.putheader(name, value)
         self.connection.endheaders()
         self.sent = 0  # lines
-        self.is_over = False
-        self._sender: threading.Thread | None = None
 
     def send(self, lines: Iterable[Any], *, at_a_time: int = 100) -> None:
         block: list[Any] = []
@@ -73,17 +71,17 @@ class Duplex:
 
     def end(self) -> None:
         self.connection.send(b"0\r\n\r\n")
-        self.is_over = True
 
-    def begin(self, lines: Iterable[Any]) -> None:
+    def begin(self, lines: Iterable[Any]) -> threading.Thread:
         """Send in a thread."""
 
         def run() -> None:
             self.send(lines)
             self.end()
 
-        self._sender = threading.Thread(target=run, daemon=True)
-        self._sender.start()
+        sender = threading.Thread(target=run, daemon=True)
+        sender.start()
+        return sender
 
     def answer(self) -> http.client.HTTPResponse:
         return self.connection.getresponse()
@@ -237,7 +235,7 @@ def test_a_reader_that_stops_stops_the_sender(tiny: Encoder) -> None:
     count, more = 40_000, " " * 800
     with running(create_app({"tiny": tiny})) as server:
         client = Duplex(server.url)
-        client.begin(f"the cat eats {i} {more}" for i in range(count))
+        sender = client.begin(f"the cat eats {i} {more}" for i in range(count))
         # Nothing is read: sockets fill, and then the sender waits, though the model is idle.
         seen, times = -1, 0
 
@@ -251,7 +249,8 @@ def test_a_reader_that_stops_stops_the_sender(tiny: Encoder) -> None:
         assert client.sent < count
         assert server.app.served.unsent_bytes < 1 << 20
         rows = rows_of(client.answer().read())
-        assert client.is_over
+        sender.join()
+        assert client.sent == count
         assert [row["line"] for row in rows] == list(range(1, count + 1))
         chosen = [0, 777, count - 1]
         expected = tiny.encode([f"the cat eats {i} {more}" for i in chosen])
@@ -308,7 +307,7 @@ def test_streams_wait_where_requests_are_refused(serve: Serve, gate: Gate, one: 
             wait_until(lambda: waiting(server)[1] >= 300)
             assert waiting(server)[1] <= 400  # half is left for requests
             many = json.dumps({"inputs": ["a dog"] * 20}).encode()
-            request = http.client.HTTPConnection(server.url[7:], timeout=60)
+            request = http.client.HTTPConnection(server.url[7:], timeout=600)
             request.request("POST", "/embed", many)
             wait_until(lambda: waiting(server)[0] >= 620)
             assert client.post("/embed", json={"inputs": ["a"] * 20}).status_code == 429
@@ -338,9 +337,13 @@ def test_a_server_that_stops_says_where_to_go_on(one: Encoder) -> None:
 
 
 def test_a_client_that_sends_nothing_is_cut(serve: Serve) -> None:
-    with serve(body_timeout=1.0) as server:
+    with serve() as server:
         client = Duplex(server.url)
         client.send(["a cat"])
-        first, last = rows_of(client.answer().read())
+        answer = client.answer()
+        first = json.loads(answer.readline())
+        served, short = server.app.served, Settings(body_timeout=0.1)
+        server.call(lambda: setattr(served, "settings", short))  # once the first line has come
+        last = json.loads(answer.read())
         assert (first["line"], last["line"]) == (1, 2)
         assert "no line" in last["error"]["message"]

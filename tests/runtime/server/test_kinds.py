@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -226,7 +228,7 @@ def test_admission_deadlines_and_clients_that_leave(
 
         def post(count: int, **headers: str) -> Any:
             body = {"inputs": ["a cat"] * count}
-            return httpx.post(server.url + PATHS[name], json=body, headers=headers, timeout=60)
+            return httpx.post(server.url + PATHS[name], json=body, headers=headers, timeout=600)
 
         with gate.shut():
             accepted = [pool.submit(post, 6) for _ in range(2)]
@@ -235,14 +237,16 @@ def test_admission_deadlines_and_clients_that_leave(
             assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
             assert int(refused.headers["retry-after-ms"]) > 0
             assert client.get("/live").status_code == client.get("/ready").status_code == 200
-        assert [call.result(60).status_code for call in accepted] == [200, 200]
+        assert [call.result(600).status_code for call in accepted] == [200, 200]
         with gate.shut():
             late = post(6, **{"x-request-timeout-ms": "50"})
             assert (late.status_code, late.headers["x-should-retry"]) == (504, "false")
             assert waiting(server) == 0
-            body = {"inputs": ["a cat"] * 6}
-            with pytest.raises(httpx.ReadTimeout):
-                client.post(PATHS[name], json=body, timeout=httpx.Timeout(60, read=0.2))
+            body = json.dumps({"inputs": ["a cat"] * 6}).encode()
+            head = f"POST {PATHS[name]} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+            with socket.create_connection(("127.0.0.1", server.server.port)) as leaving:
+                leaving.sendall(head.encode() + body)
+                wait_until(lambda: waiting(server) == 96)
             wait_until(lambda: waiting(server) == 0)
         assert post(12).status_code == 200
 
@@ -260,19 +264,19 @@ def test_queries_and_documents_share_batches_without_a_difference(
 
         def post(kind: str) -> Any:
             body = {"inputs": given, "input_type": kind}
-            return httpx.post(f"{server.url}/embed_all", json=body, timeout=60)
+            return httpx.post(f"{server.url}/embed_all", json=body, timeout=600)
 
         with gate.shut():
             first = pool.submit(post, "document")
-            assert gate.entered.wait(60)
+            assert gate.entered.wait(600)
             calls = [pool.submit(post, kind) for kind in ("document", "query", "document")]
             wait_until(lambda: waiting(server) == 4 * 3 * 16)
-        assert_tokens(first.result(60), colbert.encode_document(given))
+        assert_tokens(first.result(600), colbert.encode_document(given))
         for call, encode in zip(
             calls, (colbert.encode_document, colbert.encode_query, colbert.encode_document),
             strict=True,
         ):  # fmt: skip
-            assert_tokens(call.result(60), encode(given))
+            assert_tokens(call.result(600), encode(given))
 
 
 def test_both_kinds_are_loaded_again_while_they_serve(
@@ -290,23 +294,31 @@ def test_both_kinds_are_loaded_again_while_they_serve(
     app = create_app(models, settings=Settings(keys=KEYS), reload=load)
     app.served.owned |= set(models.values())
 
-    def call(url: str, path: str) -> set[int]:
-        seen = set()
-        with httpx.Client(base_url=url, headers=OPS, timeout=60) as client:
+    seen: Counter[tuple[str, int]] = Counter()
+
+    def call(url: str, path: str) -> None:
+        with httpx.Client(base_url=url, headers=OPS, timeout=600) as client:
             while not is_over.is_set():
-                seen.add(client.post(path, json={"inputs": texts(5)}).status_code)
-        return seen
+                seen[path, client.post(path, json={"inputs": texts(5)}).status_code] += 1
+
+    def wait_for_answers() -> None:
+        before = seen.copy()
+        wait_until(lambda: all(seen[path, 200] > before[path, 200] + 2 for path in PATHS.values()))
 
     with running(app) as server, ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(call, server.url, path) for path in PATHS.values()]
+        wait_for_answers()
         with server.client(headers=OPS) as client:
             answer = client.post("/v1/admin/reload").json()["models"]
         assert {(each["id"], each["kind"], each["status"]) for each in answer} == {
             ("words", "sparse", "swapped"), ("tokens", "multi_vector", "swapped"),
         }  # fmt: skip
         wait_until(lambda: all(map(is_closed, loaded[:2])))
+        wait_for_answers()
         is_over.set()
-        assert [call.result(60) for call in calls] == [{200}, {200}]
+        for each in calls:
+            each.result(600)
+        assert {status for _, status in seen} == {200}
     assert len(loaded) == 4
     assert all(map(is_closed, loaded))
 
@@ -316,7 +328,10 @@ def test_the_command_takes_all_kinds_in_one_list(
     tmp_path: Path, tiny_dir: Path, sparse_dir: Path, multi_vector_dir: Path, reranker_dir: Path
 ) -> None:
     words = ["mini", tiny_dir, f"splade={sparse_dir}", multi_vector_dir, reranker_dir]
-    with served(tmp_path, *words, "--provider", "cpu") as (url, _, log), httpx.Client() as client:
+    with (
+        served(tmp_path, *words, "--provider", "cpu") as (url, _, log),
+        httpx.Client(timeout=600) as client,
+    ):
         models = client.get(f"{url}/v1/models").json()["data"]
         assert [(each["id"], each["kind"]) for each in models] == [
             ("mini", "embedding"), ("tiny", "embedding"), ("splade", "sparse"),

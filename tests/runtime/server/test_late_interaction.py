@@ -238,12 +238,12 @@ def test_admission_and_deadlines(multi_vector_dir: Path, monkeypatch: pytest.Mon
 
         def post(count: int, **headers: str) -> Any:
             body = {"query": "a", "texts": [f"a cat {'a' * i}" for i in range(count)]}
-            return httpx.post(f"{server.url}/rerank", json=body, headers=headers, timeout=60)
+            return httpx.post(f"{server.url}/rerank", json=body, headers=headers, timeout=600)
 
         assert post(20).status_code == 413  # 320 tokens at once
         assert waiting(server) == 0
         long = {"query": "a", "texts": ["a" * 1001]}
-        assert httpx.post(f"{server.url}/rerank", json=long).status_code == 413
+        assert httpx.post(f"{server.url}/rerank", json=long, timeout=600).status_code == 413
         assert waiting(server) == 0
         with gate.shut():
             accepted = pool.submit(post, 6)
@@ -254,7 +254,7 @@ def test_admission_and_deadlines(multi_vector_dir: Path, monkeypatch: pytest.Mon
             late = post(3, **{"x-request-timeout-ms": "50"})
             assert late.status_code == 504
             assert waiting(server) == 7 * 16
-        assert accepted.result(60).status_code == 200
+        assert accepted.result(600).status_code == 200
         wait_until(lambda: waiting(server) == 0)
 
 
@@ -271,15 +271,15 @@ def test_requests_share_batches(multi_vector_dir: Path, monkeypatch: pytest.Monk
 
         def post() -> Any:
             body = {"query": QUERY, "texts": documents}
-            return httpx.post(f"{server.url}/rerank", json=body, timeout=60)
+            return httpx.post(f"{server.url}/rerank", json=body, timeout=600)
 
         with gate.shut():
             first = pool.submit(post)
-            assert gate.entered.wait(60)
+            assert gate.entered.wait(600)
             calls = [pool.submit(post) for _ in range(3)]
             wait_until(lambda: waiting(server) >= 4 * 3 * 16)
         for call in (first, *calls):
-            assert [row["index"] for row in ok(call.result(60))] == wanted
+            assert [row["index"] for row in ok(call.result(600))] == wanted
         served = server.app.served.models[0].measures
         batches = dict(served.batch_items.buckets())["+Inf"]
         assert served.items == 4 * 4

@@ -87,7 +87,7 @@ def test_a_full_queue_refuses_and_the_probes_answer(serve: Serve, gate: Gate) ->
                 assert client.get(path).status_code == 200
             with pytest.raises(openai.RateLimitError, match="192 tokens wait"):
                 server.openai().embeddings.create(model="one", input="a dog")
-        assert all(call.result(60).status_code == 200 for call in accepted)
+        assert all(call.result(600).status_code == 200 for call in accepted)
         assert post(server, "a dog").status_code == 200
         assert waiting(server) == 0
 
@@ -171,7 +171,7 @@ def test_a_call_that_is_given_up_as_its_result_comes_keeps_nobody_waiting(
             # As deadlines do, before the tasks that wait for the results have their turn.
             for call in calls:
                 server.call(lambda call=call: call.done.set_exception(ClientGone()))
-        assert later.result(60).status_code == 200
+        assert later.result(600).status_code == 200
         for call in calls:
             assert isinstance(server.call(call.done.exception), ClientGone)
             server.call(lambda call=call: model.queue.drop(call))
@@ -183,7 +183,7 @@ def test_a_bulk_caller_does_not_keep_others_waiting(one: Encoder, gate: Gate) ->
 
     def run_half(session: Session, *feeds: Any) -> Any:
         if next(runs) > most:  # half of the bulk is done: the other caller must be served by now
-            assert answered.wait(60)
+            assert answered.wait(600)
         return run(session, *feeds)
 
     gate.run = run_half
@@ -205,9 +205,9 @@ def test_a_bulk_caller_does_not_keep_others_waiting(one: Encoder, gate: Gate) ->
             single.add_done_callback(lambda _: answered.set())
             wait_until(lambda: waiting(server) > held)
             most = held // 2 // 64
-        assert single.result(60).status_code == 200
+        assert single.result(600).status_code == 200
         expected = one.encode(many, normalize_embeddings=True)
-        np.testing.assert_allclose(bulk.result(60).json(), expected, atol=1e-5)
+        np.testing.assert_allclose(bulk.result(600).json(), expected, atol=1e-5)
 
 
 def test_health_fails_while_nothing_comes(serve: Serve, gate: Gate) -> None:
@@ -218,13 +218,15 @@ def test_health_fails_while_nothing_comes(serve: Serve, gate: Gate) -> None:
     ):
         assert client.get("/health").status_code == 200
         with gate.shut():
-            # Its caller leaves, but the engine still hangs.
-            assert post(server, "a cat", x_request_timeout_ms="10").status_code == 504
+            # Its caller leaves, but the engine still hangs. On a busy machine a request can be late
+            # before the model has it.
+            while not gate.entered.is_set():
+                assert post(server, "a cat", x_request_timeout_ms="10").status_code == 504
             wait_until(lambda: client.get("/health").status_code == 503)
             assert client.get("/ready").status_code == 503
             assert client.get("/live").status_code == 200
             stuck = pool.submit(post, server, "a cat")
-        assert stuck.result(60).status_code == 200
+        assert stuck.result(600).status_code == 200
         wait_until(lambda: client.get("/health").status_code == 200)
 
 
@@ -282,12 +284,13 @@ def test_a_server_that_stops_answers_what_it_has_and_refuses_more(serve: Serve, 
             assert answer.headers["connection"] == "close"
             assert answer.headers["retry-after"] == "1"
             assert client.get("/live").status_code == 200
-        assert len(taken.result(60).json()) == 50
+        assert len(taken.result(600).json()) == 50
 
 
 def test_answers_that_nobody_reads_stop_new_work(serve: Serve) -> None:
     with serve(max_unsent_bytes=1) as server:
-        server.app.served.unsent_bytes = 2
+        served = server.app.served
+        server.call(lambda: setattr(served, "unsent_bytes", 2))
         assert post(server, "a cat").status_code == 429
-        server.app.served.unsent_bytes = 0
+        server.call(lambda: setattr(served, "unsent_bytes", 0))
         assert post(server, "a cat").status_code == 200

@@ -86,7 +86,7 @@ def test_the_same_model_is_swapped_and_no_request_is_refused(loads: Loads, tiny:
     is_over = threading.Event()
 
     def call(url: str) -> None:
-        with httpx.Client(base_url=url, headers=OPS, timeout=60) as client:
+        with httpx.Client(base_url=url, headers=OPS, timeout=600) as client:
             while not is_over.is_set():
                 answer = client.post("/embed", json={"inputs": given})
                 seen[answer.status_code] += 1
@@ -108,7 +108,7 @@ def test_the_same_model_is_swapped_and_no_request_is_refused(loads: Loads, tiny:
             wait_until(lambda: seen[200] > before + 5)
             is_over.set()
         for each in calls:
-            each.result(60)
+            each.result(600)
         assert set(seen) == {200}
     assert all(map(is_closed, loads.loaded))
 
@@ -250,8 +250,8 @@ def test_sighup_loads_all_models_again(tmp_path: Path, tiny_dir: Path, reranker_
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: log.read_text().count("was swapped") == 2)
         secret = "Mrs Robinson's diagnosis"
-        assert httpx.post(f"{url}/embed", json={"inputs": secret}).status_code == 200
-        answer = httpx.post(f"{url}/rerank", json={"query": "a", "texts": ["b"]})
+        assert httpx.post(f"{url}/embed", json={"inputs": secret}, timeout=600).status_code == 200
+        answer = httpx.post(f"{url}/rerank", json={"query": "a", "texts": ["b"]}, timeout=600)
         assert answer.status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(600) == 0, log.read_text()

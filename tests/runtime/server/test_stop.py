@@ -34,7 +34,7 @@ class Caller(threading.Thread):
 
     def ask(self) -> str:
         try:
-            answer: Any = httpx.post(f"{self.url}/embed", json=self.body, timeout=60)
+            answer: Any = httpx.post(f"{self.url}/embed", json=self.body, timeout=600)
         except httpx.ConnectError:
             return "refused"
         except (httpx.ReadError, httpx.RemoteProtocolError) as error:
@@ -51,7 +51,7 @@ class Caller(threading.Thread):
 @pytest.mark.process
 def test_sigterm_under_load_cuts_no_answer(tmp_path: Path, tiny_dir: Path) -> None:
     with served(tmp_path, f"one={tiny_dir}") as (url, process, log):
-        assert httpx.get(f"{url}/v1/models").json()["data"][0]["id"] == "one"
+        assert httpx.get(f"{url}/v1/models", timeout=600).json()["data"][0]["id"] == "one"
         callers = [Caller(url, seed) for seed in range(6)]
         for caller in callers:
             caller.start()
@@ -59,7 +59,7 @@ def test_sigterm_under_load_cuts_no_answer(tmp_path: Path, tiny_dir: Path) -> No
         process.send_signal(signal.SIGTERM)
         assert process.wait(600) == 0, log.read_text()
         for caller in callers:
-            caller.join(60)
+            caller.join(600)
         seen = sum((caller.seen for caller in callers), Counter())
         assert set(seen) <= {"whole", "stopping", "not begun", "refused"}, seen
         assert "Traceback" not in log.read_text()
@@ -72,7 +72,7 @@ def test_a_stop_does_not_wait_for_what_half_sent_requests_still_lack(tiny: Encod
     begun = {"nothing": b"", "half a head": head[:30], "no body": head, "half a body": head + b"{"}
     with running(create_app({"tiny": tiny})) as server:
         address = ("127.0.0.1", server.server.port)
-        clients = {name: socket.create_connection(address, timeout=60) for name in begun}
+        clients = {name: socket.create_connection(address, timeout=600) for name in begun}
         try:
             for name, client in clients.items():
                 client.sendall(begun[name])
@@ -99,7 +99,7 @@ def test_rows_outlive_the_process(
     for start in (1, 2):
         with (
             served(tmp_path, *words, "--collection", notes) as (url, process, log),
-            httpx.Client(base_url=f"{url}/v1/collections/notes", timeout=60) as client,
+            httpx.Client(base_url=f"{url}/v1/collections/notes", timeout=600) as client,
         ):
             assert client.post("/rows/count", json={}).json()["count"] == 30 * (start - 1)
             body = {"query": "a cat", "k": 3, "rerank": "r"}

@@ -106,8 +106,15 @@ def test_texts_are_cut_to_a_limit(http: Any) -> None:
     assert http.post("/notes/search", json=body | {"text_limit": -1}).status_code == 400
 
 
+def started_map(http: Any) -> Any:
+    """The state of a new map that has its first positions, for which a start waits some seconds."""
+    ok(http.post("/notes/map", json={"again": True}))
+    wait_until(lambda: ok(http.get("/notes/map"))["version"] > 0)
+    return ok(http.get("/notes/map"))
+
+
 def test_a_map_from_its_start_to_its_end(http: Any) -> None:
-    state = ok(http.post("/notes/map", json={"again": True}))
+    state = started_map(http)
     assert state["points"] == state["rows"] == ROWS
     wait_until(lambda: ok(http.get("/notes/map"))["stage"] == "done")
     done = ok(http.get("/notes/map"))
@@ -132,7 +139,7 @@ def test_a_map_from_its_start_to_its_end(http: Any) -> None:
 
 
 def test_a_map_that_is_halted_stays_as_it_is(http: Any) -> None:
-    ok(http.post("/notes/map", json={"again": True}))
+    started_map(http)
     halted = ok(http.post("/notes/map", json={"halt": True}))
     assert halted["stage"] == "done"
     assert len(http.get("/notes/map/positions").content) == 8 * ROWS
@@ -151,7 +158,10 @@ def test_the_space_of_a_model_without_a_transform(http: Any) -> None:
     assert "two rows" in ok(http.get("/empty/space"))["message"]
 
 
-def test_live_figures_once_and_every_second(server: Running, http: Any) -> None:
+def test_live_figures_once_and_every_second(
+    server: Running, http: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_WINDOW", 3600.0)  # the search below is recent, however slow
     before = ok(http.get(f"{server.url}/v1/live"))
     ok(http.post("/notes/search", json={"query": "a cat"}))
     after = ok(http.get(f"{server.url}/v1/live"))
