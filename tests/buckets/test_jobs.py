@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ from flowvec.bulk.bucket_folder import BucketFolder
 from flowvec.bulk.open_folder import folder_at
 from flowvec.bulk.records import ShardRecord
 from flowvec.errors import BulkError, InputValueError
-from flowvec.object_store import lease, s3
+from flowvec.object_store import Lease, lease, s3
 from flowvec.object_store.s3 import S3Store
 from tests.buckets.conftest import on_both_servers
 from tests.faults.bucket_server import Bucket, url_of
 from tests.makers import contents, texts_of, write_jsonl
+from tests.waiting import wait_until
 
 pytest.importorskip("s3fs", reason="needs the extra [s3]")
 pytest.importorskip("moto", reason="needs the extra [test-buckets]")
@@ -242,17 +242,23 @@ def test_a_run_that_was_paused_leaves_nothing(
 ) -> None:
     """It is paused while it writes, and goes on when another one has finished the job."""
     put, paused = S3Store._put, threading.Event()
+    acquire, leases = Lease.acquire, list[Lease]()
+
+    def noted(one: Lease) -> None:
+        leases.append(one)
+        acquire(one)
 
     def put_late(store: S3Store, name: str, content: bytes, **condition: str) -> str:
         is_line = place != "_journal." or b"part-" in content
         if place in name and is_line and not paused.is_set():
             paused.set()
             bucket.put(f"{prefix}/_lease.json", b"{}")  # as if it had been lost,
-            time.sleep(2)
+            wait_until(lambda: leases[0].is_lost)
             bucket.delete_one(f"{prefix}/_lease.json")
             encode_files(tiny, rows, url, out_format="npy", **OPTIONS)  # and taken over
         return put(store, name, content, **condition)
 
+    monkeypatch.setattr(Lease, "acquire", noted)
     monkeypatch.setattr(S3Store, "_put", put_late)
     with pytest.raises(BulkError, match="may have been taken over"):
         encode_files(tiny, rows, url, out_format="npy", **OPTIONS)

@@ -124,6 +124,7 @@ def campaign(
             except subprocess.TimeoutExpired:
                 child.send_signal(signal.SIGKILL)
             said = (child.communicate()[1] or "").strip()
+            bucket.settle()
             objects = bucket.objects(_PREFIX)
             target = {name: c for name, c in objects.items() if name not in _LEASES}
             content = _content(target, to)

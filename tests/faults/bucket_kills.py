@@ -194,6 +194,7 @@ def campaign(
             else:
                 child.send(signal.SIGKILL)
                 status, said = child.wait()
+            bucket.settle()
             if os.WIFSIGNALED(status):
                 result.kills += 1
                 result.working += said == b"b"

@@ -43,20 +43,25 @@ from typing import Literal, get_args
 Server = Literal["moto", "rclone", "seaweedfs"]
 KEY, SECRET = "flowvec", "secret-of-tests"  # rclone takes no short key
 FAULTS = ("503", "429", "reset", "lost", "cut", "short", "slow")
+_SETTLED = "/settled"  # a path of the proxy's own
 _BUSY = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>Please slow down</Message></Error>"
 
 
 @contextmanager
-def bucket_server(faults: float = 0.0, seed: int = 0, server: Server = "moto") -> Iterator[str]:
+def bucket_server(
+    faults: float = 0.0, seed: int = 0, server: Server = "moto", *, proxied: bool = False
+) -> Iterator[str]:
     """The address of a server with a bucket `bucket`, as http://127.0.0.1:PORT.
 
     Args:
         faults: share of the requests that fail, 0 to 1.
         seed: seed of the failures.
         server: which server.
+        proxied: put the proxy in front also if no request fails, for `Bucket.settle`.
     """
     command = [sys.executable, "-m", "tests.faults.bucket_server",
-               "--faults", str(faults), "--seed", str(seed), "--server", server]  # fmt: skip
+               "--faults", str(faults), "--seed", str(seed), "--server", server,
+               *["--proxied"] * proxied]  # fmt: skip
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -108,6 +113,11 @@ class Bucket:
     def put(self, key: str, content: bytes) -> None:
         """Write an object."""
         self._get(f"/{urllib.parse.quote(key)}", "PUT", content)
+
+    def settle(self) -> None:
+        """Wait until the proxy has no request left, such as those of a process that was killed."""
+        with suppress(urllib.error.HTTPError):  # there is no proxy
+            urllib.request.urlopen(f"{self._address}{_SETTLED}").close()
 
     def _keys(self, query: str, prefix: str, tag: str) -> list[str]:
         try:
@@ -169,19 +179,36 @@ class FlakyProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.counts: Counter[str] = Counter()
+        self._connections = 0
+        self._changed = threading.Condition()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         while True:
             connection, _ = self._listener.accept()
+            with self._changed:
+                self._connections += 1
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
+        try:
+            self._forward(client)
+        finally:
+            with self._changed:
+                self._connections -= 1
+                self._changed.notify_all()
+
+    def _forward(self, client: socket.socket) -> None:
         with client, suppress(OSError):
             request = _request_of(client)
             if request is None:
                 return
             head, body = request
+            if head.startswith(f"GET {_SETTLED} ".encode()):
+                with self._changed:
+                    self._changed.wait_for(lambda: self._connections == 1)  # this one
+                client.sendall(_answer(200, b""))
+                return
             fate = self._rng.choice(FAULTS) if self._rng.random() < self._faults else "fine"
             self.counts[fate] += 1
             if fate in ("503", "429"):
@@ -332,10 +359,11 @@ def main() -> None:
     parser.add_argument("--faults", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--server", choices=get_args(Server), default="moto")
+    parser.add_argument("--proxied", action="store_true")
     arguments = parser.parse_args()
     with _SERVERS[arguments.server]() as port:
         front = port
-        if arguments.faults:
+        if arguments.faults or arguments.proxied:
             front = FlakyProxy(port, arguments.faults, arguments.seed).port
         print(f"http://127.0.0.1:{port} http://127.0.0.1:{front}", flush=True)
         sys.stdin.read()

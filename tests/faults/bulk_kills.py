@@ -172,11 +172,12 @@ def campaign(kills: int, seed: int, folder: Path, out_formats: tuple[str, ...]) 
             finally:
                 os._exit(code)
         os.close(says)
-        time.sleep(rng.uniform(0, 0.8 * seconds))
-        os.kill(process, signal.SIGKILL)
-        _, status = os.waitpid(process, 0)
         with os.fdopen(ears, "rb") as file:
-            said = file.read()
+            said = file.read(1)
+            time.sleep(rng.uniform(0, 0.8 * seconds))
+            os.kill(process, signal.SIGKILL)
+            _, status = os.waitpid(process, 0)
+            said += file.read()
         if os.WIFSIGNALED(status):
             result.kills += 1
             result.working += said == b"b"

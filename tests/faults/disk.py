@@ -73,6 +73,7 @@ def operate(collection: Collection, number: int) -> None:
     elif kind == "replace":
         put(collection, range(20, 40), f"replace {number}")
     elif kind == "save":
+        index_of(collection).growing.wait()  # until it has the rows that were added
         index_of(collection).growing.save()  # the public way, `close`, does more
     elif kind == "compact":
         collection.compact()

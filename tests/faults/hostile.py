@@ -70,7 +70,9 @@ async def once(port: int, data: bytes, result: Result) -> None:
         async with asyncio.timeout(_PATIENCE):
             reply = await wire.reply()
         said = str(reply.status)
-        if reply.status >= 500:
+        # One of the odd headers names a deadline of a second, which may pass.
+        is_late = reply.status == 504 and b"timeout-ms: 1_000" in data
+        if reply.status >= 500 and not is_late:
             result.wrong.append(f"{data[:600]!r}: {reply.status} {reply.body[:300]!r}")
     except NotBegun:
         said = "closed"

@@ -27,6 +27,7 @@ import numpy as np
 
 from flowvec import Collection, SparseVectors
 from flowvec.collection.query import Queries, SearchOptions
+from tests.waiting import wait_until
 
 _DIM = 4
 _ROWS = 20
@@ -75,6 +76,7 @@ def _work(folder: Path, interrupts: int, seed: int) -> Result:
 
     other = threading.Thread(target=search, daemon=True)
     other.start()
+    wait_until(lambda: result.searches or result.wrong)
     # For each group of rows, whether it may be present, absent or both. It is never there in part.
     # The longest delay of each kind of call: it grows until calls return on a slow machine too.
     most = dict.fromkeys(("add", "delete", "search", "hybrid", "ids", "sparse"), 0.004)

@@ -150,6 +150,8 @@ class Cycle:
                 group.create_task(many(caller, self.size, names, weights))
             for caller in self.crowd:
                 group.create_task(many(caller, self.size, ["greedy"], [1]))
+        for name in KINDS.keys() - self.tally.kinds.keys():  # in a short cycle, by chance
+            await self.callers[0].run(name, KINDS[name][1])
         for caller in self.callers:
             await caller.run("rows", KINDS["rows"][1])
         for caller in [*self.callers, *self.crowd]:

@@ -105,9 +105,11 @@ def campaign(seconds: float, seed: int, folder: Path) -> dict[str, float]:
         unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         order = np.argsort(-(queries @ unit.T), axis=1)[:, :10]
         exact: list[set[object]] = [{names[i] for i in line} for line in order]
+        collection.prepare()
         grown = recall(collection, queries, exact)
         with Collection.create(folder / "serial", dim=DIM, exact_below=_EXACT_BELOW) as serial:
             serial.add_vectors(names, rows)
+            serial.prepare()
             at_once = recall(serial, queries, exact)
     return {**counts, "recall grown": round(grown, 4), "recall at once": round(at_once, 4)}
 

@@ -60,7 +60,7 @@ def main() -> None:
     times: list[float] = []
     is_new = "--new" in sys.argv
     connection = connected()
-    while not select.select([sys.stdin], [], [], _EVERY)[0]:
+    while not times or not select.select([sys.stdin], [], [], _EVERY)[0]:
         begun = time.perf_counter()
         if is_new:
             connection.close()

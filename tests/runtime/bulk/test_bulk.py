@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from flowvec import Encoder
 from flowvec.bulk import encode_files
 from flowvec.bulk.shard_files import ShardFile
 from flowvec.errors import BulkError, InputValueError
-from tests.makers import contents, texts_of, write_jsonl
+from tests.makers import contents, write_jsonl
 from tests.runtime.bulk.conftest import COMMON, letters_of
+from tests.waiting import wait_until
 
 
 def test_the_encode_command_encodes_folders_and_prints_a_summary(
@@ -54,7 +54,8 @@ def test_the_encode_command_encodes_folders_and_prints_a_summary(
 def test_a_signal_ends_the_job_after_a_shard_and_says_how_to_resume(
     tmp_path: Path, tiny_dir: Path, number: int
 ) -> None:
-    (tmp_path / "a.txt").write_text("\n".join(texts_of(60_000)))
+    # More rows than are encoded before the signal comes, however late that is.
+    (tmp_path / "a.txt").write_text("the cat sleeps in the garden of the house\n" * 600_000)
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from flowvec.cli.main import main; main()"
@@ -65,16 +66,14 @@ def test_a_signal_ends_the_job_after_a_shard_and_says_how_to_resume(
         [sys.executable, "-c", code, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
         stdout=subprocess.PIPE,
     )  # fmt: skip
-    until = time.monotonic() + 300
-    while not list(tmp_path.glob("out/part-*.npy")) and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: list(tmp_path.glob("out/part-*.npy")))
     process.send_signal(number)
     _, told = process.communicate(timeout=300)
     assert process.returncode == 128 + number, told
     assert "stopped; this continues the job:\nflowvec encode" in told
     assert not list(tmp_path.glob("out/*.partial"))
     lines = (tmp_path / "out/_journal.jsonl").read_text().splitlines()
-    assert 0 < len(lines) < 120
+    assert 0 < len(lines) < 1200
     assert len(lines) == len(list(tmp_path.glob("out/part-*.npy")))
 
 

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from flowvec.bulk import prefetch
 from flowvec.bulk.prefetch import run_ahead
 
 
@@ -20,7 +21,8 @@ def test_an_error_of_the_reader_comes_after_the_items_before_it() -> None:
     assert items == list(range(5))
 
 
-def test_closing_the_consumer_ends_the_reader() -> None:
+def test_closing_the_consumer_ends_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "_JOIN_SECONDS", 600.0)  # not two, in which it may not run
     closed, before = threading.Event(), set(threading.enumerate())
 
     def source():

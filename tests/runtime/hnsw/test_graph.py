@@ -207,7 +207,7 @@ def test_a_file_is_written_beside_searches_and_deletions(tmp_path: Path) -> None
 
         beside = threading.Thread(target=delete, daemon=True)
         beside.start()
-        beside.join(30)
+        beside.join(600)
         labels, _ = graph.search(rows[:20], 50, 200, 2)
         is_beside = thread.is_alive()  # more than a pipe and a buffer hold is still to come
         (tmp_path / "g").write_bytes(begin + file.read())

@@ -6,9 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,8 @@ import pytest
 
 from flowvec import object_store
 from flowvec.errors import BulkError
-from flowvec.object_store import ObjectStore, open_store
+from flowvec.object_store import ObjectStore, lease, open_store
+from tests.waiting import wait_until
 
 pytest.importorskip("fsspec", reason="needs fsspec")
 
@@ -39,8 +38,38 @@ def store() -> Iterator[ObjectStore]:
     fsspec.filesystem("memory").store.clear()
 
 
-def test_a_second_holder_is_refused_until_the_first_releases(store: ObjectStore) -> None:
-    with Lease(store, "lease", seconds=12.0) as first:  # it must not lose it by a pause
+class Clock:
+    """Time that passes in `sleep` alone, so that no lease is lost because a thread is slow.
+
+    Attributes:
+        meanwhile: called within each `sleep`, with the time.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.meanwhile: Callable[[float], object] = lambda _: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.meanwhile(self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of leases."""
+    clock = Clock()
+    monkeypatch.setattr(lease, "time", clock)
+    return clock
+
+
+def test_a_second_holder_is_refused_until_the_first_releases(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "_RENEWALS", 1000)  # the second one waits for the next
+    with Lease(store, "lease", seconds=300.0) as first:  # it must not lose it by a pause
         first.check()
         with pytest.raises(BulkError, match=f"process .{os.getpid()} on"):
             Lease(store, "lease").acquire()
@@ -50,26 +79,24 @@ def test_a_second_holder_is_refused_until_the_first_releases(store: ObjectStore)
         pass
 
 
-def test_a_lease_that_does_not_change_is_taken_over(store: ObjectStore) -> None:
-    held = json.dumps({"holder": "x", "seconds": 0.5, "pid": 1, "machine": "far", "started": 7})
+def test_a_lease_that_does_not_change_is_taken_over(store: ObjectStore, clock: Clock) -> None:
+    held = json.dumps({"holder": "x", "seconds": 60.0, "pid": 1, "machine": "far", "started": 7})
     store.write("lease", held.encode())
     with Lease(store, "lease") as second:
+        assert clock.now >= 60.0
         second.check()
         # The first one goes on, and writes over it: the second one has lost it then.
         store.write("lease", held.encode())
-
-        def check_for_minutes() -> None:
-            for _ in range(6000):
-                second.check()
-                time.sleep(0.05)
-
+        wait_until(lambda: second.is_lost)
         with pytest.raises(BulkError, match="may have been taken over"):
-            check_for_minutes()
+            second.check()
     assert store.read("lease") == held.encode()  # the other one's is not deleted
 
 
 @pytest.mark.process
-def test_nobody_waits_for_a_process_of_this_machine_that_has_ended(store: ObjectStore) -> None:
+def test_nobody_waits_for_a_process_of_this_machine_that_has_ended(
+    store: ObjectStore, clock: Clock
+) -> None:
     if not Path("/proc/self/ns/pid").exists():
         pytest.skip("needs /proc")
     code = (
@@ -81,6 +108,7 @@ def test_nobody_waits_for_a_process_of_this_machine_that_has_ended(store: Object
     store.write("lease", json.dumps(dead).encode())
     with Lease(store, "lease") as second:
         second.check()
+    assert clock.now == 0.0
 
 
 class _Slow(ObjectStore):
@@ -88,20 +116,24 @@ class _Slow(ObjectStore):
 
     other = b'{"holder": "other"}\n'
     failures = 0
+    clock: Clock
 
     def _remove(self, name: str) -> None:
         if not self.failures:
             self.failures += 1
-            time.sleep(1.0)
+            self.clock.sleep(1.0)
             self.write(name, self.other)
             raise ConnectionError("the network failed")
         super()._remove(name)
 
 
-def test_a_release_that_takes_long_leaves_the_lease_of_the_next_holder(store: ObjectStore) -> None:
+def test_a_release_that_takes_long_leaves_the_lease_of_the_next_holder(
+    store: ObjectStore, clock: Clock
+) -> None:
     import fsspec
 
     slow = _Slow(store.url, fsspec.filesystem("memory"), "/leases/job")
+    slow.clock = clock
     with Lease(slow, "lease"):
         pass
     assert slow.failures == 1
@@ -110,16 +142,16 @@ def test_a_release_that_takes_long_leaves_the_lease_of_the_next_holder(store: Ob
 
 @pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("seconds", [None, "x", [], float("nan"), float("inf"), -1, 0])
-def test_a_lease_of_no_valid_time_has_the_usual_one(store: ObjectStore, seconds: object) -> None:
+def test_a_lease_of_no_valid_time_has_the_usual_one(
+    store: ObjectStore, clock: Clock, seconds: object
+) -> None:
     def held(renewals: int) -> bytes:
         return json.dumps({"holder": "x", "seconds": seconds, "renewals": renewals}).encode()
 
     store.write("lease", held(0))
-    renewing = threading.Timer(0.2, store.write, ("lease", held(1)))
-    renewing.start()
+    clock.meanwhile = lambda now: now > 18.0 and store.write("lease", held(1))
     with pytest.raises(BulkError, match="being written by"):
-        Lease(store, "lease", seconds=20.0).acquire()  # it is renewed long before
-    renewing.join()
+        Lease(store, "lease", seconds=20.0).acquire()
 
 
 class _Refusing:
@@ -146,7 +178,10 @@ def test_an_error_names_what_is_written_and_not_the_lease(store: ObjectStore) ->
 
 @pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("content", [b"", b"[]", b"no JSON"])
-def test_a_damaged_lease_is_watched_like_another(store: ObjectStore, content: bytes) -> None:
+def test_a_damaged_lease_is_watched_like_another(
+    store: ObjectStore, clock: Clock, content: bytes
+) -> None:
     store.write("lease", content)
     with Lease(store, "lease") as second:
         second.check()
+    assert clock.now >= 1.0

@@ -48,12 +48,12 @@ _WINDOW = 1 << 16
 # A graph is saved when its unsaved rows are this share of the rows in its file, and adding them
 # again would take a while. So all files that are ever written are about five times the last one.
 _UNSAVED_SHARE = 0.25
+# A lower speed says that the system halted the thread: a few rows are not worth a file.
+_LEAST_ROWS_PER_SECOND = 100.0
 # At closing, a larger graph is saved only for a larger share.
 _SMALL_ROWS, _CLOSING_SHARE = 100_000, 0.01
 _TURN_SECONDS = 5.0
 _POLL_SECONDS = 0.01
-# How long to leave a graph alone that could not be loaded or grow.
-_RETRY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,13 @@ class GrowthLimits:
         grace_seconds: a process that searches for a shorter time does without the graph, whose
             loading takes longer.
         unsaved_seconds: the graph is saved when adding its unsaved rows again would take this long.
+        retry_seconds: how long a graph is left alone that could not be loaded or grow.
     """
 
     most_rows: int = 2048
     grace_seconds: float = 0.25
     unsaved_seconds: float = 2.0
+    retry_seconds: float = 30.0
 
 
 class GrowingGraph:
@@ -187,7 +189,7 @@ class GrowingGraph:
             # The graph is a cache: rows are compared exactly.
             with self._lock.writing():
                 self.drop()
-            self._retry_at = time.monotonic() + _RETRY_SECONDS
+            self._retry_at = time.monotonic() + self.limits.retry_seconds
             if not isinstance(error, CollectionError):
                 raise
             if not stopped():
@@ -205,8 +207,7 @@ class GrowingGraph:
             if not self._step():
                 break
             if self._unsaved_rows >= max(
-                self.limits.unsaved_seconds * self._rows_per_second,
-                _UNSAVED_SHARE * self._saved_rows,
+                self._rows_worth_saving, _UNSAVED_SHARE * self._saved_rows
             ):
                 try:
                     self.save()
@@ -312,13 +313,18 @@ class GrowingGraph:
         return 0 if graph is None else graph.total - self._saved_rows
 
     @property
+    def _rows_worth_saving(self) -> float:
+        """Rows that take `unsaved_seconds` to add."""
+        return self.limits.unsaved_seconds * max(self._rows_per_second, _LEAST_ROWS_PER_SECOND)
+
+    @property
     def should_save_at_closing(self) -> bool:
         """Whether the newest file lacks so much that it is worth writing the graph again."""
         least = _CLOSING_SHARE * self._saved_rows if self._saved_rows >= _SMALL_ROWS else 1
         table = self._state.loaded.table
         if table is None or not self.is_complete(table):
             # A short process, which has hardly begun: the next one does no worse without it.
-            least = max(least, self.limits.unsaved_seconds * self._rows_per_second)
+            least = max(least, self._rows_worth_saving)
         return self._unsaved_rows >= least
 
     def save(self, *, anew: bool = False) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from flowvec.collection.index.background import Background
 
-_SECONDS = 30.0
+_SECONDS = 600.0
 
 
 class Builder:

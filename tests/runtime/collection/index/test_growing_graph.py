@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,6 +119,31 @@ def test_what_was_grown_is_saved_while_it_grows(
     c.close()
 
 
+def test_a_halt_of_the_thread_does_not_save_a_few_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first rows took seconds, so adding them again seems to take as long."""
+
+    class Clock:
+        """Says that each step of the graph took an hour."""
+
+        now = 0.0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(time, name)
+
+        def perf_counter(self) -> float:
+            self.now += 3600.0
+            return self.now
+
+    monkeypatch.setattr(growing_graph, "time", Clock())
+    with Collection.create(tmp_path / "c", dim=8, exact_below=5) as c:
+        c.add_vectors(range(100), vectors(100))
+        assert c.prepare()
+        assert not list((tmp_path / "c").glob("*.hnsw"))
+    assert len(list((tmp_path / "c").glob("*.hnsw"))) == 1
+
+
 def test_searches_and_changes_go_on_while_the_graph_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +241,7 @@ def test_a_graph_that_cannot_grow_is_left_alone_for_a_while(
 
     graphs_add(fail)
     with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+        index_of(c).growing.limits = GrowthLimits(retry_seconds=3600.0)
         c.add_vectors(range(300), vectors(300))
         for _ in range(20):
             assert len(c.search(vectors(1)[0], k=400)) == 300

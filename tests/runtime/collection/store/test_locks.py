@@ -159,20 +159,6 @@ def test_an_abandoned_wait_leaves_nothing_behind(
     assert not any(lock._kept)
 
 
-def _wrote(lock: ReadersWriter, at_most: float) -> bool:
-    """Whether another thread gets its turn to write."""
-    done = threading.Event()
-
-    def write() -> None:
-        with lock.writing():
-            done.set()
-
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    thread.join(at_most)  # it has left its block then
-    return done.is_set()
-
-
 # In a process of its own: signals would also reach threads that other tests have left.
 INTERRUPTS = """
 import signal, sys, threading
@@ -192,7 +178,7 @@ def writes():
             done.set()
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
-    thread.join(30)  # it has left its block then
+    thread.join(600)  # it has left its block then
     return done.is_set()
 
 signal.signal(signal.SIGALRM, interrupt)
