@@ -37,7 +37,7 @@ from flowvec.engine.providers import CPU, OPENVINO
 from flowvec.engine.selection import available_providers
 from flowvec.texts.window import WINDOW
 from tests.drawing import examples
-from tests.inside import pipeline_of
+from tests.inside import has_an_idle_thread, pipeline_of
 from tests.runtime.encoder.conftest import texts
 from tests.runtime.gate import Gate
 from tests.waiting import wait_until
@@ -419,7 +419,7 @@ def test_a_closed_encoder_refuses_work(tiny_dir: Path) -> None:
             use()
 
 
-def test_closing_while_others_encode_is_a_typed_error(tiny_dir: Path) -> None:
+def test_closing_while_others_encode_is_a_typed_error(tiny_dir: Path, gate: Gate) -> None:
     encoder = Encoder.load(tiny_dir, provider="cpu", streams=2)
 
     def work(seed: int) -> bool:
@@ -430,10 +430,14 @@ def test_closing_while_others_encode_is_a_typed_error(tiny_dir: Path) -> None:
         return True
 
     with ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(work, i) for i in range(40)]
-        futures[0].result()
-        encoder.close()
-        assert not all(future.result() for future in futures)
+        with gate.shut():
+            futures = [pool.submit(work, i) for i in range(40)]
+            wait_until(lambda: gate.running == 2)
+            closer = threading.Thread(target=encoder.close)
+            closer.start()
+            wait_until(lambda: pipeline_of(encoder).closed)
+        closer.join()
+        assert not all(future.result() for future in futures)  # most had not begun
 
 
 def test_many_threads_share_one_encoder(tiny: Encoder) -> None:
@@ -657,9 +661,9 @@ def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.Monk
         items = texts(4500)  # two windows, of which a thread prepares the second
         expected = encoder.encode(items)
         for _ in range(9):
+            wait_until(lambda: has_an_idle_thread(inner))
             encoder.encode(items)
-        # The caller's thread, one more, and a few started before that one reported itself idle.
-        assert len(seen) <= 5
+        assert len(seen) == 2  # the caller's thread, and one more
         with ThreadPoolExecutor(4) as pool:  # callers at the same time do not wait for each other
             for vectors in pool.map(encoder.encode, [items] * 4):
                 np.testing.assert_allclose(vectors, expected, atol=1e-5)
