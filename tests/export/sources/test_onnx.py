@@ -390,10 +390,14 @@ def test_prompts_can_be_given_for_graphs_without_prompts(tmp_path) -> None:
         default_prompt_name="passage",
     )  # fmt: skip
     plain = encode(export(OPTIMUM / "bert", tmp_path / "plain").path, ["the cat", "a man cat"])
+    assert np.abs(plain[0] - plain[1]).max() > 1e-2
     with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
-        np.testing.assert_array_equal(encoder.encode("cat"), plain[0])
-        np.testing.assert_array_equal(encoder.encode_query("cat"), plain[1])
-        np.testing.assert_array_equal(encoder.encode_document("cat"), plain[0])
+        for found, expected in (
+            (encoder.encode("cat"), plain[0]),
+            (encoder.encode_query("cat"), plain[1]),
+            (encoder.encode_document("cat"), plain[0]),
+        ):
+            np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 # --- without torch --------------------------------------------------------------------------------
