@@ -83,8 +83,8 @@ def exported(
 ) -> tuple[Path, Bundle]:
     """A checkpoint of each kind, random or with a random projection, and its bundle.
 
-    How far a random model agrees in 8 bits depends on its numbers, and on its vocabulary, for which
-    training a tokenizer breaks ties at random. So the first of a few that agrees is taken.
+    How far a random model agrees in 8 bits depends on its numbers, which differ between versions of
+    torch. So the first of a few that agrees is taken.
     """
     if request.param != "sparse" and int(version("sentence-transformers").partition(".")[0]) < 6:
         pytest.skip("this sentence-transformers has no MultiVectorEncoder")
