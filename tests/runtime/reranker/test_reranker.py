@@ -271,7 +271,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 @pytest.fixture
 def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong proof must not be remembered for other tests."""
+    """A wrong proof must not be remembered for other tests, nor one of other workers be read."""
     monkeypatch.setenv("FLOWVEC_CACHE", str(tmp_path / "cache"))
 
 
@@ -299,6 +299,7 @@ def test_logits_that_are_not_numbers_are_refused(reranker_dir: Path, gate: Gate)
             loaded.predict(pairs_of(2))
 
 
+@pytest.mark.usefixtures("no_cache")
 def test_the_proof_is_remembered(reranker_dir: Path) -> None:
     with Reranker.load(reranker_dir, provider="cpu", compute="float32") as first:
         assert first.proof.proved
