@@ -42,8 +42,13 @@ class Database:
         assert (done.returncode, done.stderr) == (0, "")
 
     def rows(self, query: str) -> list[list[Any]]:
-        """Rows of a query, whose values are JSON."""
-        done = self.run("-A", "-t", "-c", f"SELECT to_json(array_agg(r)) FROM ({query}) r")
+        """Rows of a query, whose values are JSON.
+
+        Indexes of vectors, which are not exact, are not used: whether PostgreSQL would depends on
+        statistics that it makes in the background.
+        """
+        as_json = f"SELECT to_json(array_agg(r)) FROM ({query}) r"
+        done = self.run("-A", "-t", "-c", f"SET enable_indexscan = off; {as_json}")
         assert done.returncode == 0, done.stderr
         return [list(row.values()) for row in json.loads(done.stdout or "null") or []]
 
