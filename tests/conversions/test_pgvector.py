@@ -44,11 +44,12 @@ class Database:
     def rows(self, query: str) -> list[list[Any]]:
         """Rows of a query, whose values are JSON.
 
-        Indexes of vectors, which are not exact, are not used: whether PostgreSQL would depends on
-        statistics that it makes in the background.
+        Indexes are used, which PostgreSQL would decide by statistics that it makes in the
+        background, and with candidates enough for all rows, so that a search is exact.
         """
+        settings = "SET enable_seqscan = off; SET hnsw.ef_search = 1000"
         as_json = f"SELECT to_json(array_agg(r)) FROM ({query}) r"
-        done = self.run("-A", "-t", "-c", f"SET enable_indexscan = off; {as_json}")
+        done = self.run("-A", "-t", "-c", f"{settings}; {as_json}")
         assert done.returncode == 0, done.stderr
         return [list(row.values()) for row in json.loads(done.stdout or "null") or []]
 
