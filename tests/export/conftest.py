@@ -47,6 +47,12 @@ def _traces_are_remembered(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Weights that a test draws do not depend on the tests before it."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def traced_anew(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory

@@ -34,13 +34,6 @@ from flowvec_export.transforms import (
 )
 from flowvec_export.transforms.folded_flow import FoldedFlow
 
-
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    """Weights that a test draws do not depend on the tests before it."""
-    torch.manual_seed(0)
-
-
 DIMS = [7, 16, 33]
 ROWS = 1500
 
@@ -284,7 +277,6 @@ def moves(flow: Flow, data: np.ndarray) -> list[float]:
 @pytest.fixture(scope="module")
 def fitted() -> tuple[Flow, list[float], np.ndarray]:
     data = skewed_vectors(16, 6000)
-    torch.manual_seed(0)
     flow = Flow(16, FlowShape(2, 3, 48))
     history = fit_flow(flow, data[:5000], data[5000:], FlowTraining(epochs=12, batch_size=128))
     return flow, [e.held_out for e in history], data
