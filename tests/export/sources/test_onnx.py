@@ -392,12 +392,8 @@ def test_prompts_can_be_given_for_graphs_without_prompts(tmp_path) -> None:
     plain = encode(export(OPTIMUM / "bert", tmp_path / "plain").path, ["the cat", "a man cat"])
     assert np.abs(plain[0] - plain[1]).max() > 1e-2
     with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
-        for found, expected in (
-            (encoder.encode("cat"), plain[0]),
-            (encoder.encode_query("cat"), plain[1]),
-            (encoder.encode_document("cat"), plain[0]),
-        ):
-            np.testing.assert_allclose(found, expected, atol=1e-5)
+        found = [encoder.encode("cat"), encoder.encode_query("cat"), encoder.encode_document("cat")]
+    np.testing.assert_allclose(found, plain[[0, 1, 0]], atol=1e-5)
 
 
 # --- without torch --------------------------------------------------------------------------------

@@ -429,14 +429,12 @@ def test_closing_while_others_encode_is_a_typed_error(tiny_dir: Path, gate: Gate
             return False
         return True
 
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(8) as pool, ThreadPoolExecutor(1) as another:
         with gate.shut():
             futures = [pool.submit(work, i) for i in range(40)]
             wait_until(lambda: gate.running == 2)
-            closer = threading.Thread(target=encoder.close)
-            closer.start()
+            another.submit(encoder.close)
             wait_until(lambda: pipeline_of(encoder).closed)
-        closer.join()
         assert not all(future.result() for future in futures)  # most had not begun
 
 
@@ -649,8 +647,7 @@ def test_texts_that_are_tokenized_in_pieces_stay_in_their_order(tiny_dir: Path) 
 def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """glibc keeps memory for each thread it has seen, so calls must reuse their threads."""
     with Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder:
-        seen: set[int] = set()
-        inner = pipeline_of(encoder)
+        inner, seen = pipeline_of(encoder), set[int]()
         prepare = inner._prepare
 
         def watched(*args: Any) -> Any:
@@ -659,10 +656,9 @@ def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.Monk
 
         monkeypatch.setattr(inner, "_prepare", watched)
         items = texts(4500)  # two windows, of which a thread prepares the second
-        expected = encoder.encode(items)
-        for _ in range(9):
+        for _ in range(10):
+            expected = encoder.encode(items)
             wait_until(lambda: has_an_idle_thread(inner))
-            encoder.encode(items)
         assert len(seen) == 2  # the caller's thread, and one more
         with ThreadPoolExecutor(4) as pool:  # callers at the same time do not wait for each other
             for vectors in pool.map(encoder.encode, [items] * 4):
