@@ -517,7 +517,7 @@ def test_a_pickled_encoder_does_not_change_its_engine(
 def test_an_encoder_works_in_a_spawned_process(tiny: Encoder) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         # A method of the Encoder: the child could not import this file.
-        vectors = pool.apply_async(tiny.encode, (texts(9),)).get(timeout=120)
+        vectors = pool.apply_async(tiny.encode, (texts(9),)).get(timeout=600)
     np.testing.assert_allclose(vectors, tiny.encode(texts(9)), atol=1e-5)
 
 
