@@ -115,6 +115,9 @@ class Hub:
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_OFFLINE": "0",
             "HF_HUB_DISABLE_TELEMETRY": "1",
+            # The client waits as long as a test lets the hub wait.
+            "HF_HUB_ETAG_TIMEOUT": "600",
+            "HF_HUB_DOWNLOAD_TIMEOUT": "600",
             "FLOWVEC_CACHE": str(folder / "cache"),
             "NO_PROXY": "127.0.0.1,localhost",
         }

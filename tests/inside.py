@@ -92,6 +92,11 @@ def pipeline_of(model: LoadedModel) -> Pipeline:
     return model._pipeline
 
 
+def has_an_idle_thread(pipeline: Pipeline) -> bool:
+    """Whether a thread that prepares windows has reported that it is free."""
+    return pipeline._preparing._idle_semaphore._value > 0
+
+
 @contextlib.contextmanager
 def library_texts(tokenizer: Tokenizer) -> Iterator[list[str]]:
     """The texts that the tokenizers library is given during the block."""

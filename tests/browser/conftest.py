@@ -37,6 +37,20 @@ WebGL2RenderingContext.prototype.getExtension = function (name) {
 };
 """
 
+# Effects of a page run after a frame, and observers of sizes in it.
+_SETTLED = """async () => {
+  const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  const drawn = () => {
+    const { view, points } = document.querySelector("canvas").scatter;
+    return JSON.stringify([view, [...points.positions], points.lit]);
+  };
+  for (let before = ""; before !== drawn();) {
+    before = drawn();
+    await frame();
+    await frame();
+  }
+}"""
+
 
 def browser_path() -> str | None:
     """The browser's program; None without one."""
@@ -82,6 +96,10 @@ class Visit:
         self.page.goto(f"{self.url}/#{tab}")
         self.page.get_by_role("tab", name=tab.capitalize()).wait_for()
 
+    def settle(self) -> None:
+        """Wait until the map has drawn what the page shows: its points, its hits and its size."""
+        self.page.evaluate(_SETTLED)
+
     def shows(self, text: str) -> None:
         """Wait until a text is to be seen."""
         self.page.get_by_text(text).first.wait_for()
@@ -99,7 +117,7 @@ def visitor(browser: Any) -> Iterator[Visitor]:
         context = browser.new_context(
             viewport=size or WIDE, color_scheme="dark" if dark else "light", **options
         )
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(300_000)
         made = Visit(context.new_page(), server.url)
         page = made.page
         page.on("pageerror", lambda error: made.problems.append(f"error: {error}"))

@@ -82,7 +82,7 @@ def test_the_map_by_keys(server: Running, visitor: Visitor) -> None:
     frame = page.get_by_role("application")
     frame.focus()
     view = "() => ({...document.querySelector('canvas').scatter.view})"
-    wait_until(lambda: "layout" not in page.locator(".stage-line").inner_text())
+    visit.settle()
     before = page.evaluate(view)
     for key in ("+", "ArrowLeft", "ArrowUp"):
         page.keyboard.press(key)
@@ -112,7 +112,7 @@ def test_every_point_is_reached_by_keys_without_a_search(server: Running, visito
     page = visit.page
     visit.open("map")
     visit.shows("320 rows.")
-    wait_until(lambda: "layout" not in page.locator(".stage-line").inner_text())
+    visit.settle()
     frame = page.get_by_role("application", name="Map of 320 rows")
     frame.focus()
     page.keyboard.press("Shift+ArrowRight")  # the point in the middle
@@ -129,7 +129,7 @@ def test_every_point_is_reached_by_keys_without_a_search(server: Running, visito
     page.keyboard.press("Enter")
     page.get_by_text("1 row selected").wait_for(state="detached")
     page.keyboard.press("0")
-    page.wait_for_timeout(2000)  # while the view moves, each step counts anew what is in it
+    visit.settle()  # while the view moves, each step counts anew what is in it
     seen = set()
     page.keyboard.press("n")
     visit.shows("point 1 of 320")

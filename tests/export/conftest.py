@@ -25,6 +25,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers  #
 from flowvec import Bundle  # noqa: E402
 from flowvec_export import export  # noqa: E402
 from tests import trace_memo  # noqa: E402
+from tests.vocabularies import fill_unigram, fill_word_piece  # noqa: E402
 
 CORPUS = [
     "The cat sleeps on the red mat while the dog runs in the garden.",
@@ -44,6 +45,12 @@ Checkpoint = Callable[..., Path]
 def _traces_are_remembered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with trace_memo.traces_are_remembered(tmp_path_factory):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Weights that a test draws do not depend on the tests before it."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture
@@ -89,10 +96,7 @@ def byte_bpe(specials: list[str]) -> tokenizers.Tokenizer:
 def _unigram(specials: list[str]) -> tokenizers.Tokenizer:
     made = tokenizers.Tokenizer(models.Unigram())
     made.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=200, special_tokens=specials, unk_token="<unk>", show_progress=False
-    )
-    made.train_from_iterator(CORPUS, trainer)
+    fill_unigram(made, CORPUS, specials, 200, "<unk>")
     return made
 
 
@@ -100,10 +104,7 @@ def _word_piece(specials: list[str]) -> tokenizers.Tokenizer:
     made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=400, special_tokens=specials, show_progress=False
-    )
-    made.train_from_iterator(CORPUS, trainer)
+    fill_word_piece(made, CORPUS, specials, 400, "[UNK]")
     return made
 
 

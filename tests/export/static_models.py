@@ -14,6 +14,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from flowvec.demo import load_passages
+from tests.vocabularies import fill_unigram, fill_word_piece
 
 __all__ = [
     "PASSAGES",
@@ -36,10 +37,7 @@ def word_piece() -> tokenizers.Tokenizer:
     made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=900, special_tokens=_SPECIAL, show_progress=False
-    )
-    made.train_from_iterator(PASSAGES[:100], trainer)
+    fill_word_piece(made, PASSAGES[:100], _SPECIAL, 900, "[UNK]")
     made.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
@@ -60,10 +58,7 @@ def word_level() -> tokenizers.Tokenizer:
 def unigram() -> tokenizers.Tokenizer:
     made = tokenizers.Tokenizer(models.Unigram())
     made.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=500, special_tokens=["<pad>", "<unk>"], unk_token="<unk>", show_progress=False
-    )
-    made.train_from_iterator(PASSAGES[:60], trainer)
+    fill_unigram(made, PASSAGES[:60], ["<pad>", "<unk>"], 500, "<unk>")
     return made
 
 

@@ -44,7 +44,7 @@ def load(hub: Hub, tmp_path: Path) -> Load:
             text=True,
             cwd=tmp_path,
             env=hub.environment(tmp_path),
-            timeout=300,
+            timeout=900,
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])

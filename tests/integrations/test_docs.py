@@ -38,7 +38,7 @@ def test_an_example_prints_what_the_page_says(block: Block, tmp_path: Path) -> N
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     assert block.printed is not None, f"{block.where}: a text block says what it prints"

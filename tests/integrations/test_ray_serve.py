@@ -16,6 +16,7 @@ import pytest
 
 from flowvec import Encoder
 from tests.makers import texts_of
+from tests.waiting import wait_until
 
 pytest.importorskip("ray.serve", reason="needs ray, which has its environment")
 pytest.importorskip("httpx", reason="needs the extra [serve]")
@@ -76,20 +77,22 @@ def test_replicas_are_added_and_answer_as_one_process(url: str, mini: Encoder) -
         """Requests until there are two replicas that answer; whether all answers were right."""
         rights = []
         while len(starts) < 2:
-            answer = httpx.post(f"{url}/embed", json={"inputs": texts}, timeout=60, trust_env=False)
+            answer = httpx.post(
+                f"{url}/embed", json={"inputs": texts}, timeout=300, trust_env=False
+            )
             rights.append(np.allclose(answer.json(), expected, atol=1e-5))
-            metrics = httpx.get(f"{url}/metrics", timeout=60, trust_env=False).text
+            metrics = httpx.get(f"{url}/metrics", timeout=300, trust_env=False).text
             starts.update(re.findall(r"^process_start_time_seconds (\S+)", metrics, re.MULTILINE))
         return all(rights)
 
     starts: set[str] = set()
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(ask, range(8)))
-    assert replicas() == 2
+    wait_until(lambda: replicas() == 2)
 
 
 def test_refusals_and_probes_pass_the_proxy(url: str) -> None:
-    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
         assert client.get("/ready").status_code == 200
         assert client.get("/info").json()["served_model_name"] == "mini"
         assert client.post("/embed", json={"inputs": [1]}).status_code == 422

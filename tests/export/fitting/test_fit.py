@@ -220,7 +220,7 @@ def test_a_flow_keeps_its_best_epoch_on_the_held_out_rows() -> None:
     # There is nothing to learn in noise, so that training makes it worse.
     noise = np.random.default_rng(0).normal(size=(1100, 16)).astype(np.float32)
     train, held_out = split(noise)
-    training = FlowTraining(epochs=9, learning_rate=0.01, batch_size=64, patience=3)
+    training = FlowTraining(epochs=99, learning_rate=0.01, batch_size=64, patience=3)
     settings = FitSettings(shape=SHAPE, training=training)
     flow, history = fit_transform(("flow",), train, held_out, settings)
     assert isinstance(flow, Flow)

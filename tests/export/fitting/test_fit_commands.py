@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 
 from flowvec_export.transforms.file import load_transform
 from tests.export.conftest import WIDTH, make_texts
+from tests.waiting import wait_until
 
 Run = Callable[..., tuple[int, str, str]]
 COUNT = 1100
@@ -139,6 +139,20 @@ def test_a_model_that_was_trained_to_be_compared_is_named(
     assert "hurts" not in out
 
 
+# The command, which does not go on when the bundle that computes the vectors is there.
+HELD = """
+import time
+from pathlib import Path
+from flowvec import Encoder
+def hold(*_, **__):
+    Path("held").touch()
+    time.sleep(3600)
+Encoder.encode = hold
+from flowvec.cli.main import main
+main()
+"""
+
+
 @pytest.mark.process
 def test_a_fit_that_is_stopped_leaves_nothing(checkpoint, corpus, tmp_path) -> None:
     scratch = tmp_path / "scratch"
@@ -153,13 +167,11 @@ def test_a_fit_that_is_stopped_leaves_nothing(checkpoint, corpus, tmp_path) -> N
         "--quiet",
     ]
     with subprocess.Popen(
-        [sys.executable, "-c", "from flowvec.cli.main import main; main()", *command,
-         "-o", "t.safetensors"],
+        [sys.executable, "-c", HELD, *command, "-o", "t.safetensors"],
         cwd=tmp_path, env={**os.environ, "TMPDIR": str(scratch)}, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
-        while not list(scratch.glob("flowvec-*")):  # the bundle that computes the vectors
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_until(lambda: (tmp_path / "held").exists() or process.poll() is not None)
+        assert list(scratch.glob("flowvec-*"))
         process.terminate()
         _, err = process.communicate(timeout=600)
     assert process.returncode == 128 + signal.SIGTERM

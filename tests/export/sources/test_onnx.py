@@ -390,10 +390,10 @@ def test_prompts_can_be_given_for_graphs_without_prompts(tmp_path) -> None:
         default_prompt_name="passage",
     )  # fmt: skip
     plain = encode(export(OPTIMUM / "bert", tmp_path / "plain").path, ["the cat", "a man cat"])
+    assert np.abs(plain[0] - plain[1]).max() > 1e-2
     with Encoder.load(bundle.path, provider="cpu", compute="float32") as encoder:
-        np.testing.assert_array_equal(encoder.encode("cat"), plain[0])
-        np.testing.assert_array_equal(encoder.encode_query("cat"), plain[1])
-        np.testing.assert_array_equal(encoder.encode_document("cat"), plain[0])
+        found = [encoder.encode("cat"), encoder.encode_query("cat"), encoder.encode_document("cat")]
+    np.testing.assert_allclose(found, plain[[0, 1, 0]], atol=1e-5)
 
 
 # --- without torch --------------------------------------------------------------------------------
@@ -643,7 +643,7 @@ def test_real_optimum_still_writes_the_same(tmp_path) -> None:
     import sys
 
     script = OPTIMUM.parent / "make_optimum.py"
-    subprocess.run([sys.executable, script, tmp_path / "optimum"], check=True, timeout=300)
+    subprocess.run([sys.executable, script, tmp_path / "optimum"], check=True, timeout=900)
     fresh = dict(np.load(tmp_path / "optimum" / "expected.npz"))
     for form, expected in EXPECTED.items():
         np.testing.assert_allclose(fresh[form], expected, atol=1e-4)

@@ -123,7 +123,7 @@ def command(hub: Hub, tmp_path: Path) -> Command:
             text=True,
             cwd=tmp_path / "work",
             env=hub.environment(tmp_path) | {"HF_HUB_OFFLINE": "1" if offline else "0"},
-            timeout=300,
+            timeout=900,
         )
 
     return run
@@ -131,6 +131,6 @@ def command(hub: Hub, tmp_path: Path) -> Command:
 
 def answer_of(process: subprocess.Popen[str]) -> dict[str, Any]:
     """What a process of `start` printed, with its log as `log`."""
-    out, log = process.communicate(timeout=300)
+    out, log = process.communicate(timeout=900)
     assert process.returncode == 0, log
     return json.loads(out.splitlines()[-1]) | {"log": log}

@@ -42,19 +42,38 @@ def children_of(process: int) -> list[int]:
     return [int(child) for file in listed for child in file.read_text().split()]
 
 
+def begin_with(folder: Path, code: str) -> dict[str, str]:
+    """Variables for a process, and its child, that run some code before all else."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(code)
+    return {"PYTHONPATH": str(folder)}
+
+
 def hide(folder: Path, package: str) -> dict[str, str]:
     """Variables for a process, and its child, in which a package is not installed."""
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(
+    return begin_with(
+        folder,
         f"""
 from importlib.machinery import PathFinder
 find = PathFinder.find_spec
 def find_spec(name, path=None, target=None):
     return None if name.partition(".")[0] == {package!r} else find(name, path, target)
 PathFinder.find_spec = staticmethod(find_spec)
-"""
+""",
     )
-    return {"PYTHONPATH": str(folder)}
+
+
+# A child writes no manifest, which is the last file of a bundle; it marks that it could.
+HOLD_BEFORE_MANIFEST = """
+import sys, time
+from pathlib import Path
+def hold(event, arguments):
+    if event == "open" and str(arguments[0]).endswith(".partial/manifest.json"):
+        Path({mark!r}).touch()
+        time.sleep(3600)
+if "flowvec_export.on_demand" in sys.orig_argv:
+    sys.addaudithook(hold)
+"""
 
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -82,13 +101,14 @@ def test_a_connection_that_always_breaks_is_one_line(hub: Hub, load: Load, tmp_p
 
 
 @on_linux
+@pytest.mark.usefixtures("listens_to_interrupts")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_download_that_is_ended_leaves_nothing(
     hub: Hub, start: Start, load: Load, tmp_path: Path, number: signal.Signals
 ) -> None:
     hub.pause_in = "model.safetensors"
     process = start("org/tiny")
-    assert hub.paused.wait(120)
+    assert hub.paused.wait(600)
     (child,) = children_of(process.pid)
     process.send_signal(number)
     process.communicate(timeout=600)
@@ -104,9 +124,11 @@ def test_a_download_that_is_ended_leaves_nothing(
 def test_an_export_that_is_killed_leaves_nothing(
     hub: Hub, start: Start, load: Load, tmp_path: Path
 ) -> None:
-    process = start("org/tiny")
-    staged = (tmp_path / "cache" / "bundles").glob
-    wait_until(lambda: list(staged(".partial-*/.bundle.*.partial/model.onnx")))
+    mark = tmp_path / "held"
+    held = begin_with(tmp_path / "first", HOLD_BEFORE_MANIFEST.format(mark=str(mark)))
+    process = start("org/tiny", environment=held)
+    wait_until(mark.exists)
+    assert list(tmp_path.glob("cache/bundles/.partial-*/.bundle.*.partial/model.onnx"))
     (child,) = children_of(process.pid)
     process.kill()
     process.communicate(timeout=600)
@@ -120,7 +142,7 @@ def test_an_export_that_is_killed_leaves_nothing(
 def test_a_child_that_is_killed_is_one_line(hub: Hub, start: Start, tmp_path: Path) -> None:
     hub.pause_in = "model.safetensors"
     process = start("org/tiny")
-    assert hub.paused.wait(120)
+    assert hub.paused.wait(600)
     (child,) = children_of(process.pid)
     os.kill(child, signal.SIGKILL)
     answer = answer_of(process)

@@ -69,10 +69,22 @@ def test_without_the_hub_client_the_cached_bundle_is_used(hub: Hub, load: Load) 
     assert "needs huggingface_hub" in later["log"]
 
 
-def test_processes_that_start_together_export_once(hub: Hub, start: Start) -> None:
+# Marks that a process waits for another one.
+MARK_A_WAIT = """
+import logging
+class Mark(logging.Handler):
+    def emit(self, record):
+        if record.getMessage().startswith("waiting for another export"):
+            open("waits", "w").close()
+logging.getLogger("flowvec").addHandler(Mark())
+"""
+
+
+def test_processes_that_start_together_export_once(hub: Hub, start: Start, tmp_path: Path) -> None:
     hub.pause_in = "model.safetensors"
-    processes = [start("org/tiny") for _ in range(10)]
+    processes = [start("org/tiny", code=MARK_A_WAIT + LOAD) for _ in range(10)]
     wait_until(lambda: hub.requests.count("GET /api/models/org/tiny") == 10)
+    wait_until((tmp_path / "work" / "waits").exists)
     hub.go.set()
     answers = [answer_of(process) for process in processes]
     assert len({answer["path"] for answer in answers}) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from flowvec import Bundle, Encoder
 from flowvec.bundle.bundle import absolute_path
-from flowvec.bundle.checkpoint import digest_of, is_checkpoint
+from flowvec.bundle.checkpoint import digest_of, is_checkpoint, signature_of
 from flowvec.bundle.child import ExportRequest
 from flowvec.bundle.exported import open_bundle
 from flowvec.bundle.names import HubName, parse_hub_name
@@ -23,6 +22,7 @@ from flowvec.user_cache import cache_folder
 from tests.conftest import DATA
 from tests.hub import Hub
 from tests.runtime.bundle.conftest import Command, Load
+from tests.waiting import wait_until
 
 BERT = DATA / "optimum" / "bert"
 COMMIT = "0123456789abcdef" * 2 + "01234567"
@@ -144,17 +144,20 @@ def test_a_recorded_digest_spares_reading_and_is_never_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, record = Path(shutil.copytree(BERT, tmp_path / "a")), tmp_path / "record.json"
-    digest = digest_of(folder, record)
-    assert not record.exists()  # files that may change again within the clock's step
-    now = time.time_ns()
+    _, latest = signature_of(folder)
     with monkeypatch.context() as patch:
-        patch.setattr("flowvec.bundle.checkpoint.time.time_ns", lambda: now + 60_000_000_000)
+        patch.setattr("flowvec.bundle.checkpoint.time.time_ns", lambda: latest)
+        digest = digest_of(folder, record)
+    assert not record.exists()  # files that may change again within the clock's step
+    with monkeypatch.context() as patch:
+        patch.setattr("flowvec.bundle.checkpoint.time.time_ns", lambda: latest + 60_000_000_000)
         assert digest_of(folder, record) == digest
     assert record.exists()
     with monkeypatch.context() as patch:
         patch.setattr("flowvec.bundle.checkpoint.hashlib.file_digest", None)
         assert digest_of(folder, record) == digest
-    # The same size and the same time of change, as `touch -r` leaves them.
+    # The same size and the same time of change, as `touch -r` leaves them, a step later.
+    wait_until(lambda: (record.touch(), record.stat().st_ctime_ns)[1] > latest)
     config = folder / "config.json"
     stat = config.stat()
     config.write_bytes(config.read_bytes().replace(b"{", b"[", 1))

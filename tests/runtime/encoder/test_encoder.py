@@ -37,7 +37,7 @@ from flowvec.engine.providers import CPU, OPENVINO
 from flowvec.engine.selection import available_providers
 from flowvec.texts.window import WINDOW
 from tests.drawing import examples
-from tests.inside import pipeline_of
+from tests.inside import has_an_idle_thread, pipeline_of
 from tests.runtime.encoder.conftest import texts
 from tests.runtime.gate import Gate
 from tests.waiting import wait_until
@@ -60,7 +60,7 @@ def test_shapes_and_types(tiny: Encoder) -> None:
     none = tiny.encode([])
     assert none.shape == (0, 16)
     assert none.dtype == np.float32
-    np.testing.assert_allclose(several[0], one, atol=1e-6)
+    np.testing.assert_allclose(several[0], one, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [tuple, iter, np.array])
@@ -419,7 +419,7 @@ def test_a_closed_encoder_refuses_work(tiny_dir: Path) -> None:
             use()
 
 
-def test_closing_while_others_encode_is_a_typed_error(tiny_dir: Path) -> None:
+def test_closing_while_others_encode_is_a_typed_error(tiny_dir: Path, gate: Gate) -> None:
     encoder = Encoder.load(tiny_dir, provider="cpu", streams=2)
 
     def work(seed: int) -> bool:
@@ -429,11 +429,13 @@ def test_closing_while_others_encode_is_a_typed_error(tiny_dir: Path) -> None:
             return False
         return True
 
-    with ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(work, i) for i in range(40)]
-        futures[0].result()
-        encoder.close()
-        assert not all(future.result() for future in futures)
+    with ThreadPoolExecutor(8) as pool, ThreadPoolExecutor(1) as another:
+        with gate.shut():
+            futures = [pool.submit(work, i) for i in range(40)]
+            wait_until(lambda: gate.running == 2)
+            another.submit(encoder.close)
+            wait_until(lambda: pipeline_of(encoder).closed)
+        assert not all(future.result() for future in futures)  # most had not begun
 
 
 def test_many_threads_share_one_encoder(tiny: Encoder) -> None:
@@ -456,7 +458,7 @@ def test_one_callers_bad_input_does_not_affect_others(nan_dir: Path) -> None:
 def test_an_encoder_pickles_and_opens_again(tiny_dir: Path) -> None:
     with Encoder.load(tiny_dir, provider="cpu", streams=2, max_batch_tokens=77) as encoder:
         again = pickle.loads(pickle.dumps(encoder))
-        np.testing.assert_allclose(again.encode(texts(9)), encoder.encode(texts(9)), atol=1e-6)
+        np.testing.assert_allclose(again.encode(texts(9)), encoder.encode(texts(9)), atol=1e-5)
         assert again.info() == encoder.info()
         again.close()
         closed = pickle.loads(pickle.dumps(again))
@@ -515,8 +517,8 @@ def test_a_pickled_encoder_does_not_change_its_engine(
 def test_an_encoder_works_in_a_spawned_process(tiny: Encoder) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         # A method of the Encoder: the child could not import this file.
-        vectors = pool.apply_async(tiny.encode, (texts(9),)).get(timeout=120)
-    np.testing.assert_allclose(vectors, tiny.encode(texts(9)), atol=1e-6)
+        vectors = pool.apply_async(tiny.encode, (texts(9),)).get(timeout=600)
+    np.testing.assert_allclose(vectors, tiny.encode(texts(9)), atol=1e-5)
 
 
 FORK = """
@@ -645,8 +647,7 @@ def test_texts_that_are_tokenized_in_pieces_stay_in_their_order(tiny_dir: Path) 
 def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """glibc keeps memory for each thread it has seen, so calls must reuse their threads."""
     with Encoder.load(tiny_dir, provider="cpu", streams=2) as encoder:
-        seen: set[int] = set()
-        inner = pipeline_of(encoder)
+        inner, seen = pipeline_of(encoder), set[int]()
         prepare = inner._prepare
 
         def watched(*args: Any) -> Any:
@@ -655,11 +656,10 @@ def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.Monk
 
         monkeypatch.setattr(inner, "_prepare", watched)
         items = texts(4500)  # two windows, of which a thread prepares the second
-        expected = encoder.encode(items)
-        for _ in range(9):
-            encoder.encode(items)
-        # The caller's thread, one more, and a few started before that one reported itself idle.
-        assert len(seen) <= 5
+        for _ in range(10):
+            expected = encoder.encode(items)
+            wait_until(lambda: has_an_idle_thread(inner))
+        assert len(seen) == 2  # the caller's thread, and one more
         with ThreadPoolExecutor(4) as pool:  # callers at the same time do not wait for each other
             for vectors in pool.map(encoder.encode, [items] * 4):
                 np.testing.assert_allclose(vectors, expected, atol=1e-5)
@@ -684,7 +684,7 @@ def test_windows_are_encoded_one_by_one(tiny: Encoder) -> None:
     assert [part.vectors.shape for part in windows] == [(2, 16), (0, 16), (1, 16)]
     for part, part_texts in zip(windows, parts, strict=True):
         if part_texts:
-            np.testing.assert_allclose(part.vectors, tiny.encode(part_texts), atol=1e-6)
+            np.testing.assert_allclose(part.vectors, tiny.encode(part_texts), atol=1e-5)
     failing = tiny.windows([["the cat"], ["a dog", 3]], tiny.job())  # type: ignore[list-item]
     assert next(failing).vectors.shape == (1, 16)
     with pytest.raises(InputTypeError, match="item 2 is int"):
@@ -703,7 +703,7 @@ def test_run_takes_ids_in_every_form(tiny: Encoder) -> None:
     tokenized = tiny.tokenize(items)
     batches = plan(tokenized.lengths, 64)
     for ids in (tokenized, tokenized.token_ids, tokenized.ids, list(tokenized.token_ids)):
-        np.testing.assert_allclose(tiny.run(ids, batches), tiny.encode(items), atol=1e-6)
+        np.testing.assert_allclose(tiny.run(ids, batches), tiny.encode(items), atol=1e-5)
 
 
 @pytest.mark.parametrize(

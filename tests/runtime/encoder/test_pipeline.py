@@ -33,7 +33,7 @@ from tests.runtime.encoder.conftest import texts
 from tests.runtime.engine.test_onnxruntime_session import NamedCuda
 
 ON_GPU = Engine(CUDA, "float32", 1)
-LONGEST = 60.0
+LONGEST = 600.0
 
 
 class Device(BoundSession):
@@ -142,7 +142,7 @@ def test_vectors_do_not_depend_on_the_budget(
     # Texts of about the length of passages, all similar, so that every budget can be used.
     items = ["the cat sleeps on the red bread " * 4 + text for text in texts(WINDOW + 1000, 3, 6)]
     vectors = encoder.encode(items, max_batch_tokens=budget)
-    np.testing.assert_allclose(vectors, on_cpu.encode(items), atol=2e-6)
+    np.testing.assert_allclose(vectors, on_cpu.encode(items), atol=1e-5)
     padded = [rows * length for rows, length in device_of(encoder).sizes]
     # Row counts come in steps of a third.
     assert budget / 2 < max(padded) <= budget
@@ -188,7 +188,7 @@ def test_two_batches_are_in_flight_and_no_more(encoder: Encoder, on_cpu: Encoder
     batches = len(batches_of(on_cpu, items, 512))
     device.before = beside_another
     np.testing.assert_allclose(
-        encoder.encode(items, max_batch_tokens=512), on_cpu.encode(items), atol=2e-6
+        encoder.encode(items, max_batch_tokens=512), on_cpu.encode(items), atol=1e-5
     )
     assert device.begun == batches
     assert device.most_in_flight == 2
@@ -227,7 +227,7 @@ def test_windows_of_one_batch_are_in_flight_together(encoder: Encoder, on_cpu: E
     device.before = beside_another
     encoded = list(encoder.windows(parts, encoder.job(max_batch_tokens=1 << 17)))
     for window, part in zip(encoded, parts, strict=True):
-        np.testing.assert_allclose(window.vectors, on_cpu.encode(part), atol=2e-6)
+        np.testing.assert_allclose(window.vectors, on_cpu.encode(part), atol=1e-5)
     assert sorted(device.sizes) == [(8, length) for length in lengths]
     assert device.most_in_flight == 2
 
@@ -241,7 +241,7 @@ def test_a_shared_encoder_has_two_batches_in_flight(encoder: Encoder, on_cpu: En
         device.wait(lambda: device.arrived == 1)
         calls += [shared.submit(item) for item in items[1:]]
         vectors = [call.result(LONGEST) for call in calls]
-    np.testing.assert_allclose(vectors, on_cpu.encode(items), atol=2e-6)
+    np.testing.assert_allclose(vectors, on_cpu.encode(items), atol=1e-5)
     assert device.most_in_flight == 2
 
 
@@ -379,7 +379,7 @@ def test_an_interrupt_leaves_an_encoder_that_works(encoder: Encoder, on_cpu: Enc
     with pytest.raises(KeyboardInterrupt):
         encoder.encode(items, max_batch_tokens=512)
     np.testing.assert_allclose(
-        encoder.encode(items, max_batch_tokens=512), on_cpu.encode(items), atol=2e-6
+        encoder.encode(items, max_batch_tokens=512), on_cpu.encode(items), atol=1e-5
     )
 
 
@@ -405,6 +405,6 @@ def test_closing_waits_for_what_is_in_flight(encoder: Encoder, on_cpu: Encoder) 
         assert not thread.is_alive()
     (result,) = results
     if not isinstance(result, ClosedError):
-        np.testing.assert_allclose(result, on_cpu.encode(items), atol=2e-6)
+        np.testing.assert_allclose(result, on_cpu.encode(items), atol=1e-5)
     with pytest.raises(ClosedError):
         encoder.encode("the cat")

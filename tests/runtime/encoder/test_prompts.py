@@ -16,9 +16,9 @@ from flowvec.spelled import json_message
 
 def test_prompts_are_put_before_the_text(tiny: Encoder) -> None:
     expected = tiny.encode(["the red cat"])
-    np.testing.assert_allclose(tiny.encode(["cat"], prompt_name="query"), expected, atol=1e-6)
-    np.testing.assert_allclose(tiny.encode_query(["cat"]), expected, atol=1e-6)
-    np.testing.assert_allclose(tiny.encode_document("cat"), tiny.encode("a blue cat"), atol=1e-6)
+    np.testing.assert_allclose(tiny.encode(["cat"], prompt_name="query"), expected, atol=1e-5)
+    np.testing.assert_allclose(tiny.encode_query(["cat"]), expected, atol=1e-5)
+    np.testing.assert_allclose(tiny.encode_document("cat"), tiny.encode("a blue cat"), atol=1e-5)
 
 
 def test_a_bundle_without_prompts_encodes_queries_as_they_are(mini: Encoder) -> None:

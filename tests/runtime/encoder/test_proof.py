@@ -9,6 +9,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -76,10 +77,11 @@ def another(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, object], None]:
 @pytest.fixture
 def counted(lie) -> list[int]:
     """How many batches ran, in the list's only item."""
-    runs = [0]
+    runs, lock = [0], threading.Lock()
 
     def count(vectors, ids) -> None:
-        runs[0] += 1
+        with lock:
+            runs[0] += 1
 
     lie(count)
     return runs
@@ -288,8 +290,6 @@ def test_short_sparse_vectors_are_measured_beside_the_others(sparse_dir: Path, l
 
 
 def test_the_proof_sees_one_wrong_stream_of_several(tiny_dir: Path, lie) -> None:
-    import threading
-
     first: list[int] = []
     lock = threading.Lock()
 

@@ -330,8 +330,8 @@ def test_waiting_for_a_call_that_was_cancelled_while_it_ran_raises(
         assert gate.entered.wait(60)
         assert running.cancel()
         gate.open.set()
-        assert not wait([running], timeout=30).not_done
-        assert list(as_completed([running], timeout=30)) == [running]
+        assert not wait([running], timeout=60).not_done
+        assert list(as_completed([running], timeout=60)) == [running]
 
 
 def test_a_timeout_ends_the_wait_and_drops_the_rest(one: Encoder, gate: Gate) -> None:
@@ -404,8 +404,7 @@ def test_many_texts_are_taken_in_by_a_thread(
             with pytest.raises(DeadlineError):
                 await model.encode(many, timeout=0.01, held=True)
             release.set()
-            before = model.statistics().calls
-            while model.statistics().calls == before and not model.statistics().dropped:
+            while not model.statistics().dropped:
                 await asyncio.sleep(0.001)
             gate.open.set()
             await first

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,11 @@ def one(reranker_dir: Path) -> Iterator[Reranker]:
         yield loaded
 
 
+def assert_same_ranking(ranked: list[Any], expected: list[Any]) -> None:
+    """Equal but for the last bits of scores, which may depend on the batch."""
+    assert ranked == [row | {"score": pytest.approx(row["score"], abs=2e-5)} for row in expected]
+
+
 @pytest.mark.parametrize("streams", [1, 3])
 def test_many_threads_get_the_rerankers_scores(reranker_dir: Path, streams: int) -> None:
     calls = [pairs_of(1 + i % 7, seed=i) for i in range(60)]
@@ -47,7 +53,7 @@ def test_many_threads_get_the_rerankers_scores(reranker_dir: Path, streams: int)
             ranked = shared.rank(QUERY, DOCUMENTS, top_k=2)
             with pytest.raises(InputValueError, match="no label 'perhaps'"):
                 shared.rank(QUERY, DOCUMENTS, label="perhaps")
-        assert ranked == loaded.rank(QUERY, DOCUMENTS, top_k=2)
+        assert_same_ranking(ranked, loaded.rank(QUERY, DOCUMENTS, top_k=2))
     for scores, wanted in zip(results, expected, strict=True):
         np.testing.assert_allclose(scores, wanted, rtol=0, atol=2e-5)
 
@@ -112,7 +118,7 @@ def test_asyncio(one: Reranker) -> None:
             many = pairs_of(200)
             np.testing.assert_allclose(await model.predict(many), one.predict(many), atol=2e-5)
             ranked = await model.rank(QUERY, DOCUMENTS, top_k=3, return_documents=True)
-            assert ranked == one.rank(QUERY, DOCUMENTS, top_k=3, return_documents=True)
+            assert_same_ranking(ranked, one.rank(QUERY, DOCUMENTS, top_k=3, return_documents=True))
             logits = await model.predict(calls[0], activation="identity")
             expected = one.predict(calls[0], activation="identity")
             np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)

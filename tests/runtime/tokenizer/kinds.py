@@ -8,6 +8,8 @@ from pathlib import Path
 import tokenizers
 from tokenizers import Regex, models, normalizers, pre_tokenizers, processors, trainers
 
+from tests.vocabularies import fill_unigram, fill_word_piece
+
 __all__ = ["KINDS", "file_of"]
 
 _CORPUS = [
@@ -28,10 +30,7 @@ def _word_piece() -> Made:
     made = Made(models.WordPiece(unk_token="<unk>"))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=150, special_tokens=_SPECIAL, show_progress=False
-    )
-    made.train_from_iterator(_CORPUS, trainer)
+    fill_word_piece(made, _CORPUS, _SPECIAL, 150, "<unk>")
     return made
 
 
@@ -75,10 +74,7 @@ def _unigram() -> Made:
         [normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
     )
     made.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=80, special_tokens=_SPECIAL, unk_token="<unk>", show_progress=False
-    )
-    made.train_from_iterator(_CORPUS, trainer)
+    fill_unigram(made, _CORPUS, _SPECIAL, 80, "<unk>")
     return made
 
 

@@ -17,6 +17,7 @@ from flowvec.texts.sentences import sentence_spans
 from flowvec.tokenizer.chunking import SplitBy, split_texts
 from flowvec.tokenizer.tokenizer import Tokenizer
 from tests.drawing import examples
+from tests.vocabularies import fill_unigram
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 CORPUS = ["The cat sleeps on the red mat. It's tired!", "Füchse jagen naïve Hühner.",
@@ -39,10 +40,7 @@ def unigram() -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=120, special_tokens=["<s>", "</s>", "<unk>"], unk_token="<unk>"
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
+    fill_unigram(tokenizer, CORPUS, ["<s>", "</s>", "<unk>"], 120, "<unk>")
     return tokenizer
 
 
