@@ -27,15 +27,19 @@ _PACKAGES = ("flowvec_export.", "transformers.", "torch.")
 
 @contextlib.contextmanager
 def traces_are_remembered(factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Within this block, equal models are traced once, and torch's operators looked up once."""
+    """Within this block, equal models are traced once, and torch's operators looked up once.
+
+    FLOWVEC_TRACES names a folder for several runs with the same packages.
+    """
     folder = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # which all workers share
-    (folder / "traces").mkdir(exist_ok=True)
+    folder = Path(os.environ.get("FLOWVEC_TRACES", folder / "traces"))
+    folder.mkdir(exist_ok=True)
     from flowvec_export.assembly import from_torch
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(globals(), "FOLDER", folder / "traces")
+        patch.setitem(globals(), "FOLDER", folder)
         patch.setattr(from_torch, "to_onnx", remembering(from_torch.to_onnx))
         # torch parses the source of all 500 functions of this table again for each trace. The
         # module is private to torch: without it, tests are slower and nothing else changes.
