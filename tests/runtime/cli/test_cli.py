@@ -234,12 +234,8 @@ def test_an_interrupted_index_of_stdin_says_how_to_continue(
         process.stdin.write("".join(lines[: 5 * WINDOW + 1]))
         process.stdin.flush()  # and it waits for the rest
         file = tmp_path / "c" / "collection.sqlite"
-
-        def has_rows() -> bool:
-            assert process.poll() is None
-            return file.is_file() and bool(rows_of(file))
-
-        wait_until(has_rows)
+        wait_until(lambda: process.poll() is not None or (file.is_file() and rows_of(file)))
+        assert process.poll() is None
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 128 + signal.SIGINT
