@@ -74,8 +74,9 @@ class Database:
         self.patience = _BUSY_TIMEOUT_S
         self._local = threading.local()
         self._idle: deque[sqlite3.Connection] = deque()
-        # Connections in use, and by which thread. Adding and removing a key is a single step.
-        self._lent: dict[object, int] = {}  # connections, and places of those to come
+        # Connections in use or about to be, and by which thread. Adding and removing a key is a
+        # single step.
+        self._lent: dict[object, int] = {}
         self._is_closed = False
         self._identity: tuple[int, int] | None = None
         self._writer = self.connect()
