@@ -370,7 +370,6 @@ def test_a_deadline_counts_embedding_searching_and_waiting(
                 for call in (notes.search("a dog", timeout=0.01), notes.add([1], ["a"], timeout=0)):
                     with pytest.raises(DeadlineError, match="not done within 0"):
                         await call
-                # The thread of the `add` withdraws its text as soon as it runs again.
                 await until(lambda: notes.encoder and not notes.encoder.statistics().waiting)
             assert len(await first) == 10
             with held_searches(collection):

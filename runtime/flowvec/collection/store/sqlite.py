@@ -74,8 +74,9 @@ class Database:
         self.patience = _BUSY_TIMEOUT_S
         self._local = threading.local()
         self._idle: deque[sqlite3.Connection] = deque()
-        # Connections in use, and by which thread. Adding and removing a key is a single step.
-        self._lent: dict[sqlite3.Connection, int] = {}
+        # Connections in use or about to be, and by which thread. Adding and removing a key is a
+        # single step.
+        self._lent: dict[object, int] = {}
         self._is_closed = False
         self._identity: tuple[int, int] | None = None
         self._writer = self.connect()
@@ -262,16 +263,18 @@ class Database:
             self._give_back(db)
 
     def _borrowed(self) -> sqlite3.Connection:
+        thread, place = threading.get_ident(), object()
+        self._lent[place] = thread  # from here on `close` waits
         try:
-            db = self._idle.pop()
-        except IndexError:
             if self._is_closed:
-                raise ClosedError(_CLOSED) from None
-            db = self.connect()
-        self._lent[db] = threading.get_ident()
-        if self._is_closed:  # in between: `close` may not have seen it
-            self._give_back(db)
-            raise ClosedError(_CLOSED)
+                raise ClosedError(_CLOSED)
+            try:
+                db = self._idle.pop()
+            except IndexError:
+                db = self.connect()
+            self._lent[db] = thread
+        finally:
+            del self._lent[place]
         return db
 
     def _give_back(self, db: sqlite3.Connection) -> None:
