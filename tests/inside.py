@@ -6,10 +6,13 @@ need this module.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import ctypes
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import thread as futures_thread
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +98,20 @@ def pipeline_of(model: LoadedModel) -> Pipeline:
 def has_an_idle_thread(pipeline: Pipeline) -> bool:
     """Whether a thread that prepares windows has reported that it is free."""
     return pipeline._preparing._idle_semaphore._value > 0
+
+
+def finish_what_is_left() -> None:
+    """Wait for the runs that models of this process have begun or queued: tests leave some."""
+    workers = [w for w in list(futures_thread._threads_queues) if "flowvec-stream" in w.name]
+    for pool in {w._args[0]() for w in workers if hasattr(w, "_args")} - {None}:
+        # Each of its threads has a run of its own here, so all earlier ones have ended.
+        together = threading.Barrier(pool._max_workers)
+        try:
+            calls = [pool.submit(together.wait) for _ in range(pool._max_workers)]
+        except RuntimeError:  # it was closed
+            together.abort()
+        else:
+            concurrent.futures.wait(calls)
 
 
 @contextlib.contextmanager

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from flowvec.engine.onnxruntime_session import Session
+from tests.inside import finish_what_is_left
 
 
 class Gate:
-    """Holds runs of the model while it is shut, and notes them.
+    """Holds runs of all models while it is shut, and notes them.
+
+    It is made when nothing is left to run of what other tests began.
 
     Attributes:
         open: set while runs go on.
@@ -25,6 +28,7 @@ class Gate:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        finish_what_is_left()
         self.open, self.entered = threading.Event(), threading.Event()
         self.open.set()
         self.shapes: list[tuple[int, ...]] = []
