@@ -15,6 +15,7 @@ import pytest
 
 from flowvec.collection.index import huge_pages
 from flowvec.collection.index.hnsw import Graph
+from tests.conftest import RunCommand
 from tests.makers import unit_vectors
 
 DIM = 4096
@@ -88,8 +89,7 @@ def graph_of(rows: np.ndarray, room: int = 0) -> Graph:
     return graph
 
 
-@pytest.mark.usefixtures("on_request")
-def test_a_graph_is_built_in_huge_pages() -> None:
+def build() -> None:
     rows = unit_vectors(ROWS, DIM)
     before = Pages.now()
     graph = graph_of(rows, room=4 * ROWS)
@@ -101,18 +101,14 @@ def test_a_graph_is_built_in_huge_pages() -> None:
     assert (result[0][:, 0] == np.arange(1, 51)).mean() > 0.8  # few links find most
 
 
-@pytest.mark.campaign
-@pytest.mark.usefixtures("on_request")
-def test_a_graph_that_is_read_is_moved_into_huge_pages(tmp_path: Path) -> None:
-    if tuple(map(int, platform.release().split(".")[:2])) < (6, 1):
-        pytest.skip("this system does not give huge pages on request")
+def read() -> None:
     rows = unit_vectors(ROWS, DIM)
     graph = graph_of(rows)
-    graph.write(tmp_path / "graph")
+    graph.write(Path("graph"))
     expected = graph.search(rows, 3)
     loaded = Graph(DIM, "cosine", m=4, ef_construction=10)
     before = Pages.now()
-    loaded.load(tmp_path / "graph", np.arange(1, ROWS + 1))
+    loaded.load(Path("graph"), np.arange(1, ROWS + 1))
     meanwhile = loaded.search(rows, 3)
     assert before.grew(rows.nbytes * 0.7)
     again = loaded.search(rows, 3)
@@ -121,6 +117,25 @@ def test_a_graph_that_is_read_is_moved_into_huge_pages(tmp_path: Path) -> None:
         assert result is not None
         np.testing.assert_array_equal(result[0], expected[0])
         np.testing.assert_array_equal(result[1], expected[1])
+
+
+# In a process of its own, whose other memory does not change.
+ALONE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from tests.runtime.collection.index import test_huge_pages
+getattr(test_huge_pages, sys.argv[2])()
+"""
+
+
+@pytest.mark.campaign
+@pytest.mark.usefixtures("on_request")
+@pytest.mark.parametrize("what", ["build", "read"])
+def test_a_graph_that_is_built_or_read_is_in_huge_pages(python: RunCommand, what: str) -> None:
+    if what == "read" and tuple(map(int, platform.release().split(".")[:2])) < (6, 1):
+        pytest.skip("this system does not give huge pages on request")
+    done = python(ALONE, Path(__file__).parents[4], what)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
