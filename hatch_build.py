@@ -1,5 +1,7 @@
 """Builds the native library (native/hnsw.cpp) into the wheel, or beside its Python modules.
 
+`build_encoder` builds that of native/encoder, which is not in the wheel yet.
+
 `python hatch_build.py` builds it in a source tree that is used without an install.
 """
 
@@ -74,6 +76,44 @@ def build() -> Path:
         os.chdir(before)
     LIBRARY.chmod(0o755)
     return LIBRARY
+
+
+# Flags of the files of native/encoder whose code needs a newer processor.
+ENCODER_FLAGS = {
+    "set_avx2.cpp": ["-mavx2", "-mfma"],
+    "set_avx512_vnni.cpp": [
+        "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mfma",
+        "-mprefer-vector-width=512",
+    ],
+}  # fmt: skip
+
+
+def build_encoder(folder: Path) -> Path:
+    """Compile native/encoder into a folder, each file with its own flags; returns the library."""
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+
+    library = folder / "encoder.so"
+
+    class Build(build_ext):
+        def build_extensions(self) -> None:
+            # No contraction: products and sums are fused where the source says so, everywhere.
+            flags = ["-std=c++17", "-O3", "-DNDEBUG", "-fvisibility=hidden", "-ffp-contract=off"]
+            flags += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # of gcc's own intrinsics
+            objects: list[str] = []
+            for source in sorted((ROOT / "native" / "encoder").glob("*.cpp")):
+                objects += self.compiler.compile(
+                    [str(source)],
+                    output_dir=str(folder),
+                    extra_postargs=[*flags, *ENCODER_FLAGS.get(source.name, [])],
+                )
+            self.compiler.link_shared_object(objects, str(library), target_lang="c++")
+
+    command = Build(Distribution({"name": "encoder", "ext_modules": [Extension("encoder", [])]}))
+    command.build_temp = command.build_lib = str(folder)
+    command.ensure_finalized()
+    command.run()
+    return library
 
 
 def is_stale() -> bool:

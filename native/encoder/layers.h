@@ -1,0 +1,520 @@
+// The layers of an encoder in 8 bits, for any instruction set: see lanes.h.
+//
+// Texts are not padded: the tokens of many texts are the rows of one matrix, and attention goes a
+// text at a time. Each token's activations have a scale of their own, sums of integers are exact,
+// and sums of floats have one order. So a text's vector does not depend on the texts beside it.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "functions.h"
+#include "lanes.h"
+
+namespace flowvec {
+
+// The least value of GELU is -.16997: with this added, it needs no zero point.
+constexpr float GELU_SHIFT = 0.17f;
+constexpr float LEAST_SCALE = 1e-20f;  // of rows that are 0
+constexpr int GROUP = 192;  // tokens whose layers are computed together, if texts allow
+constexpr int SUBGROUP = 48;  // of which the wide activations are in the cache at a time
+
+// Not std::min: of a function that several files define, the linker takes any, and one of them may
+// need a newer processor.
+static inline int least(int a, int b) { return a < b ? a : b; }
+
+// Weights of a product: `columns` outputs of `inputs` numbers each.
+struct Linear {
+    int inputs, columns;       // of which `columns` is padded to 64
+    const int8_t* weights;     // [columns / 64][inputs / 4][64][4]
+    const float* scales;       // of each column
+    const float* biases;       // of each column
+    const int32_t* zero_sums;  // of each column: what activations of 0 add to its sum, negated
+};
+
+struct Norm {
+    const float *weights, *biases;
+    // Of the quantized copy, whose channels are scaled so that all have similar sizes.
+    const float *smooth_weights, *smooth_biases;
+};
+
+struct Layer {
+    Linear attention_in, attention_out, wide, narrow;
+    Norm attention_norm, output_norm;
+};
+
+struct Shape {
+    int layers, hidden, heads, wide, positions, vocabulary;
+    float epsilon;
+
+    int head() const { return hidden / heads; }
+};
+
+struct Model {
+    Shape shape;
+    const float *words, *places;  // rows of `hidden`; places have the token type's row added
+    Norm embedding_norm;
+    const Layer* layers;
+};
+
+// What a group of texts is computed in.
+struct Buffers {
+    float* states;            // [tokens][hidden]
+    float* context;           // [tokens][hidden]
+    uint8_t* quantized;       // [tokens][hidden]
+    float* scales;            // [tokens]
+    float* smooth;            // [hidden]
+    uint8_t* queries;         // [tokens][hidden]
+    int8_t *keys, *values;    // [tokens][hidden]
+    float *query_scales, *key_scales, *value_scales;  // [heads][tokens]
+    float* wide;              // [SUBGROUP][wide]
+    uint8_t* wide_quantized;  // [SUBGROUP][wide]
+    float* wide_largest;      // [SUBGROUP][16]
+    float* wide_scales;       // [SUBGROUP]
+    // Of one head of one text, of which the tokens are rounded up to 64.
+    int8_t *packed_keys, *packed_values;
+    int32_t* key_sums;
+    float *key_factors, *value_factors, *masks;
+    float* weights;  // [rows of a tile][tokens]
+    uint8_t* weights_quantized;
+};
+
+template <class S>
+class Layers {
+    using Floats = typename S::Floats;
+    using Ints = typename S::Ints;
+
+    // Adds the products of R rows of activations with N blocks of 16 columns. Blocks are `between`
+    // bytes apart, and groups of four inputs `next` bytes.
+    template <int R, int N>
+    INLINE static void multiply(const uint8_t* rows, size_t stride, const int8_t* weights,
+                                size_t between, size_t next, int groups, Ints (&sums)[R][N]) {
+        for (int k = 0; k < groups; k++) {
+            typename S::Weights block[N];
+            UNROLL
+            for (int j = 0; j < N; j++) block[j] = S::weights(weights + j * between);
+            UNROLL
+            for (int r = 0; r < R; r++) {
+                const auto a = S::four(rows + r * stride);
+                UNROLL
+                for (int j = 0; j < N; j++) S::dot(sums[r][j], a, block[j]);
+            }
+            rows += 4;
+            weights += next;
+        }
+    }
+
+    // Products of R rows with N blocks of 16 columns of a matrix of weights, from a column on.
+    template <int R, int N>
+    INLINE static void sum_up(const uint8_t* rows, const Linear& linear, int column,
+                              Ints (&sums)[R][N]) {
+        UNROLL
+        for (int j = 0; j < N; j++) {
+            const Ints zero = S::load(linear.zero_sums + column + 16 * j);
+            UNROLL
+            for (int r = 0; r < R; r++) sums[r][j] = zero;
+        }
+        const size_t panel = static_cast<size_t>(column / 64) * 64 * linear.inputs;
+        multiply<R, N>(rows, linear.inputs, linear.weights + panel + column % 64 * 4, 64, 256,
+                       linear.inputs / 4, sums);
+    }
+
+    // `done(row, column, values)` gets 64 columns of each of R rows of a product. Not inlined: where
+    // a function has several tiles, compilers keep their sums in memory.
+    template <int R, class Done>
+    NOINLINE static void tile(const uint8_t* rows, const float* scales, const Linear& linear, int row,
+                            int column, const Done& done) {
+        const uint8_t* first = rows + static_cast<size_t>(row) * linear.inputs;
+        if constexpr (S::BLOCKS == 4 && !Done::IS_LONG) {
+            Ints sums[R][4];
+            sum_up(first, linear, column, sums);
+            UNROLL
+            for (int r = 0; r < R; r++)
+                finish(sums[r], scales[row + r], linear, row + r, column, done);
+        } else {
+            alignas(64) int32_t kept[R][64];
+            UNROLL
+            for (int block = 0; block < 4; block += S::BLOCKS) {
+                Ints sums[R][S::BLOCKS];
+                sum_up(first, linear, column + 16 * block, sums);
+                UNROLL
+                for (int r = 0; r < R; r++) {
+                    UNROLL
+                    for (int j = 0; j < S::BLOCKS; j++)
+                        S::store(kept[r] + 16 * (block + j), sums[r][j]);
+                }
+            }
+            for (int r = 0; r < R; r++) {
+                Ints sums[4];
+                UNROLL
+                for (int j = 0; j < 4; j++) sums[j] = S::load(kept[r] + 16 * j);
+                finish(sums, scales[row + r], linear, row + r, column, done);
+            }
+        }
+    }
+
+    template <class Done>
+    INLINE static void finish(const Ints (&sums)[4], float scale, const Linear& linear, int row,
+                              int column, const Done& done) {
+        Floats values[4];
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            const Floats factor = S::load(linear.scales + column + 16 * j);
+            values[j] = S::fma(S::mul(S::to_floats(sums[j]), factor), S::all(scale),
+                               S::load(linear.biases + column + 16 * j));
+        }
+        done(row, column, values);
+    }
+
+    // Calls `work` with `count`, of 1 to N, as a constant; not if it is 0.
+    template <int N, class Work>
+    INLINE static void with_count(int count, const Work& work) {
+        if constexpr (N > 0) {
+            if (count == N)
+                work(std::integral_constant<int, N>());
+            else
+                with_count<N - 1>(count, work);
+        }
+    }
+
+  public:
+    template <class Done>
+    static void product(const uint8_t* rows, const float* scales, int count, const Linear& linear,
+                        const Done& done) {
+        for (int column = 0; column < linear.columns; column += 64) {
+            int row = 0;
+            for (; row + S::ROWS <= count; row += S::ROWS)
+                tile<S::ROWS>(rows, scales, linear, row, column, done);
+            with_count<S::ROWS - 1>(count - row, [&](auto left) {
+                tile<decltype(left)::value>(rows, scales, linear, row, column, done);
+            });
+        }
+    }
+
+    // Bytes around ZERO of a row of floats, and the row's scale.
+    static void quantize(const float* row, int count, uint8_t* to, float* scale) {
+        Floats most = S::all(LEAST_SCALE);
+        for (int i = 0; i < count; i += 16) most = S::max(S::abs(S::load(row + i)), most);
+        const float largest = S::largest(most);
+        *scale = largest / S::HALF;
+        const Floats inverse = S::all(S::HALF / largest);
+        for (int i = 0; i < count; i += 16) {
+            const Ints whole = S::to_ints(S::mul(S::load(row + i), inverse));
+            S::store_unsigned(to + i, S::plus(whole, S::ZERO));
+        }
+    }
+
+    // Layer normalization of rows in place, and its smoothed copy in bytes.
+    static void normalize(float* rows, int count, const Shape& shape, const Norm& norm,
+                          const Buffers& b) {
+        const int hidden = shape.hidden;
+        for (int r = 0; r < count; r++) {
+            float* row = rows + static_cast<size_t>(r) * hidden;
+            Floats sum = S::all(0.0f), squares = S::all(0.0f);
+            for (int i = 0; i < hidden; i += 16) sum = S::add(sum, S::load(row + i));
+            const Floats mean = S::all(S::sum(sum) / hidden);
+            for (int i = 0; i < hidden; i += 16) {
+                const Floats x = S::sub(S::load(row + i), mean);
+                squares = S::fma(x, x, squares);
+                S::store(row + i, x);
+            }
+            const float variance = S::sum(squares) / hidden;
+            const Floats inverse = S::all(1.0f / std::sqrt(variance + shape.epsilon));
+            for (int i = 0; i < hidden; i += 16) {
+                const Floats x = S::mul(S::load(row + i), inverse);
+                S::store(row + i, S::fma(x, S::load(norm.weights + i), S::load(norm.biases + i)));
+                S::store(b.smooth + i, S::fma(x, S::load(norm.smooth_weights + i),
+                                              S::load(norm.smooth_biases + i)));
+            }
+            quantize(b.smooth, hidden, b.quantized + static_cast<size_t>(r) * hidden,
+                     b.scales + r);
+        }
+    }
+
+    // Takes queries, keys and values: bytes, with a scale for each head of each token.
+    struct Heads {
+        static constexpr bool IS_LONG = true;
+        const Shape& shape;
+        const Buffers& b;
+        int tokens;
+
+        INLINE void operator()(int row, int column, const Floats (&values)[4]) const {
+            const int part = column / shape.hidden, place = column % shape.hidden;
+            if (shape.head() == 64) {
+                head(row, part, place, values, std::integral_constant<int, 4>());
+            } else {
+                head(row, part, place, values, std::integral_constant<int, 2>());
+                head(row, part, place + 32, values + 2, std::integral_constant<int, 2>());
+            }
+        }
+
+        template <class Blocks>
+        INLINE void head(int row, int part, int place, const Floats* values, Blocks) const {
+            Floats most = S::all(LEAST_SCALE);
+            UNROLL
+            for (int j = 0; j < Blocks::value; j++) most = S::max(S::abs(values[j]), most);
+            const float largest = S::largest(most);
+            const Floats inverse = S::all(S::HALF / largest);
+            const size_t at = static_cast<size_t>(row) * shape.hidden + place;
+            float* scales = part == 0 ? b.query_scales : part == 1 ? b.key_scales : b.value_scales;
+            scales[static_cast<size_t>(place / shape.head()) * tokens + row] = largest / S::HALF;
+            UNROLL
+            for (int j = 0; j < Blocks::value; j++) {
+                const Ints whole = S::to_ints(S::mul(values[j], inverse));
+                if (part == 0)
+                    S::store_unsigned(b.queries + at + 16 * j, S::plus(whole, S::ZERO));
+                else
+                    S::store_signed((part == 1 ? b.keys : b.values) + at + 16 * j, whole);
+            }
+        }
+    };
+
+    // Adds a product to the states.
+    struct Residual {
+        static constexpr bool IS_LONG = false;
+        float* states;
+        int hidden;
+
+        INLINE void operator()(int row, int column, const Floats (&values)[4]) const {
+            float* at = states + static_cast<size_t>(row) * hidden + column;
+            UNROLL
+            for (int j = 0; j < 4; j++)
+                S::store(at + 16 * j, S::add(values[j], S::load(at + 16 * j)));
+        }
+    };
+
+    // GELU of a product, and the largest numbers of each row by lane.
+    struct Activation {
+        static constexpr bool IS_LONG = true;
+        float *to, *largest;
+        int columns;
+
+        INLINE void operator()(int row, int column, Floats (&values)[4]) const {
+            gelu<S>(values);
+            float* at = to + static_cast<size_t>(row) * columns + column;
+            UNROLL
+            for (int j = 0; j < 4; j++) S::store(at + 16 * j, values[j]);
+            const Floats most = S::max(S::max(values[0], values[1]), S::max(values[2], values[3]));
+            float* kept = largest + 16 * row;
+            S::store(kept, column ? S::max(most, S::load(kept)) : S::max(most, S::all(0.0f)));
+        }
+    };
+
+    static void quantize_activations(int count, int columns, const Buffers& b) {
+        for (int r = 0; r < count; r++) {
+            const float largest = S::largest(S::load(b.wide_largest + 16 * r)) + GELU_SHIFT;
+            b.wide_scales[r] = largest / S::FULL;
+            const float inverse = S::FULL / largest;
+            const Floats factor = S::all(inverse), shift = S::all(GELU_SHIFT * inverse);
+            const float* row = b.wide + static_cast<size_t>(r) * columns;
+            uint8_t* to = b.wide_quantized + static_cast<size_t>(r) * columns;
+            for (int i = 0; i < columns; i += 16)
+                S::store_unsigned(to + i, S::to_ints(S::fma(S::load(row + i), factor, shift)));
+        }
+    }
+
+    // Keys and values of a head of a text, as weights of products: [keys / 16][head / 4][16][4],
+    // and [head / 16][tokens / 4][16][4].
+    static void pack(const Shape& shape, const Buffers& b, int begin, int length, int head) {
+        const int size = shape.head(), blocks = (length + 15) / 16, groups = (length + 3) / 4;
+        const int8_t* keys = b.keys + static_cast<size_t>(begin) * shape.hidden + head * size;
+        const int8_t* values = b.values + static_cast<size_t>(begin) * shape.hidden + head * size;
+        for (int token = 0; token < 16 * blocks; token++) {
+            int8_t* to = b.packed_keys + static_cast<size_t>(token / 16) * 16 * size + token % 16 * 4;
+            int32_t sum = 0;
+            if (token < length) {
+                const int8_t* key = keys + static_cast<size_t>(token) * shape.hidden;
+                for (int i = 0; i < size; i += 4) std::memcpy(to + 16 * i, key + i, 4);
+                for (int i = 0; i < size; i++) sum += key[i];
+            } else {
+                for (int i = 0; i < size; i += 4) std::memset(to + 16 * i, 0, 4);
+            }
+            b.key_sums[token] = -S::ZERO * sum;
+        }
+        static const int8_t zeros[64] = {};
+        for (int group = 0; group < groups; group++) {
+            const int8_t* rows[4];
+            for (int i = 0; i < 4; i++)
+                rows[i] = 4 * group + i < length
+                              ? values + static_cast<size_t>(4 * group + i) * shape.hidden
+                              : zeros;
+            for (int block = 0; block < size / 16; block++) {
+                int8_t* to = b.packed_values + (static_cast<size_t>(block) * groups + group) * 64;
+                for (int lane = 0; lane < 16; lane++)
+                    for (int i = 0; i < 4; i++) to[4 * lane + i] = rows[i][16 * block + lane];
+            }
+        }
+    }
+
+    // One head of one text.
+    struct Head {
+        const Shape& shape;
+        const Buffers& b;
+        int length, padded;     // tokens, and those rounded up to 16
+        size_t queries;         // where the first token's query is, and its output
+        const float* scales;    // of the queries
+    };
+
+    // Scores of R tokens with N blocks of 16 keys, in powers of two.
+    template <int R, int N>
+    NOINLINE static void score(const Head& head, int first, int block, float (&largest)[R][16]) {
+        const Buffers& b = head.b;
+        const int size = head.shape.head(), hidden = head.shape.hidden;
+        Ints sums[R][N];
+        UNROLL
+        for (int j = 0; j < N; j++) {
+            const Ints zero = S::load(b.key_sums + 16 * (block + j));
+            UNROLL
+            for (int r = 0; r < R; r++) sums[r][j] = zero;
+        }
+        multiply<R, N>(b.queries + head.queries + static_cast<size_t>(first) * hidden, hidden,
+                       b.packed_keys + static_cast<size_t>(block) * 16 * size, 16 * size, 64,
+                       size / 4, sums);
+        UNROLL
+        for (int r = 0; r < R; r++) {
+            const Floats scale = S::all(head.scales[first + r]);
+            Floats most = S::load(largest[r]);
+            UNROLL
+            for (int j = 0; j < N; j++) {
+                const int key = 16 * (block + j);
+                const Floats sum = S::mul(S::to_floats(sums[r][j]), S::load(b.key_factors + key));
+                const Floats value = S::fma(sum, scale, S::load(b.masks + key));
+                S::store(b.weights + r * head.padded + key, value);
+                most = S::max(value, most);
+            }
+            S::store(largest[r], most);
+        }
+    }
+
+    // Weights of R tokens from their scores: each times the scale of its value, in bytes of the
+    // largest of them.
+    template <int R>
+    static void weigh(const Head& head, const float (&largest)[R][16], float (&scales)[R]) {
+        const Buffers& b = head.b;
+        for (int r = 0; r < R; r++) {
+            float* row = b.weights + r * head.padded;
+            const Floats most = S::all(S::largest(S::load(largest[r])));
+            Floats sum = S::all(0.0f), heaviest = S::all(LEAST_SCALE);
+            for (int i = 0; i < head.padded; i += 16) {
+                const Floats weight = exp2_of_negative<S>(S::sub(S::load(row + i), most));
+                const Floats scaled = S::mul(weight, S::load(b.value_factors + i));
+                sum = S::add(sum, weight);
+                heaviest = S::max(scaled, heaviest);
+                S::store(row + i, scaled);
+            }
+            const float limit = S::largest(heaviest);
+            const Floats inverse = S::all(S::FULL / limit);
+            for (int i = 0; i < head.padded; i += 16)
+                S::store_unsigned(b.weights_quantized + r * head.padded + i,
+                                  S::to_ints(S::mul(S::load(row + i), inverse)));
+            scales[r] = limit / S::FULL / S::sum(sum);
+        }
+    }
+
+    // N blocks of 16 outputs of R tokens.
+    template <int R, int N>
+    NOINLINE static void mix(const Head& head, int first, int block, const float (&scales)[R]) {
+        const Buffers& b = head.b;
+        const int groups = (head.length + 3) / 4, hidden = head.shape.hidden;
+        Ints sums[R][N];
+        UNROLL
+        for (int r = 0; r < R; r++) {
+            UNROLL
+            for (int j = 0; j < N; j++) sums[r][j] = S::no_sum();
+        }
+        multiply<R, N>(b.weights_quantized, head.padded,
+                       b.packed_values + static_cast<size_t>(block) * groups * 64,
+                       static_cast<size_t>(groups) * 64, 64, groups, sums);
+        float* to = b.context + head.queries + static_cast<size_t>(first) * hidden + 16 * block;
+        UNROLL
+        for (int r = 0; r < R; r++) {
+            UNROLL
+            for (int j = 0; j < N; j++)
+                S::store(to + static_cast<size_t>(r) * hidden + 16 * j,
+                         S::mul(S::to_floats(sums[r][j]), S::all(scales[r])));
+        }
+    }
+
+    // Attention of R tokens of a text to all of its tokens.
+    template <int R>
+    static void attend(const Head& head, int first) {
+        float largest[R][16], scales[R];
+        for (int r = 0; r < R; r++) S::store(largest[r], S::all(-1e30f));
+        const int keys = head.padded / 16, outputs = head.shape.head() / 16;
+        for (int block = 0; block < keys; block += S::BLOCKS)
+            with_count<S::BLOCKS>(least(S::BLOCKS, keys - block), [&](auto n) {
+                score<R, decltype(n)::value>(head, first, block, largest);
+            });
+        weigh<R>(head, largest, scales);
+        for (int block = 0; block < outputs; block += S::BLOCKS)
+            with_count<S::BLOCKS>(least(S::BLOCKS, outputs - block), [&](auto n) {
+                mix<R, decltype(n)::value>(head, first, block, scales);
+            });
+    }
+
+    // Attention of each token of a text to all of them.
+    static void attention(const Shape& shape, const Buffers& b, int begin, int length, int tokens) {
+        const int padded = (length + 15) / 16 * 16;
+        // Scores are in powers of two.
+        const float factor = 1.44269504f / std::sqrt(static_cast<float>(shape.head()));
+        for (int i = 0; i < padded; i++) b.masks[i] = i < length ? 0.0f : -1e30f;
+        for (int number = 0; number < shape.heads; number++) {
+            pack(shape, b, begin, length, number);
+            const size_t at = static_cast<size_t>(number) * tokens + begin;
+            for (int i = 0; i < padded; i++) {
+                b.key_factors[i] = i < length ? b.key_scales[at + i] * factor : 0.0f;
+                b.value_factors[i] = i < length ? b.value_scales[at + i] : 0.0f;
+            }
+            const size_t queries = static_cast<size_t>(begin) * shape.hidden + number * shape.head();
+            const Head head{shape, b, length, padded, queries, b.query_scales + at};
+            int row = 0;
+            for (; row + S::ROWS <= length; row += S::ROWS) attend<S::ROWS>(head, row);
+            with_count<S::ROWS - 1>(length - row,
+                                    [&](auto n) { attend<decltype(n)::value>(head, row); });
+        }
+    }
+
+    // The states of the last layer of a group of texts; `starts` has one number more than texts.
+    static void encode(const Model& model, const int32_t* ids, const int64_t* starts, int texts,
+                       const Buffers& b) {
+        const Shape& shape = model.shape;
+        const int tokens = static_cast<int>(starts[texts] - starts[0]), hidden = shape.hidden;
+        int token = 0;
+        for (int text = 0; text < texts; text++)
+            for (int64_t i = starts[text]; i < starts[text + 1]; i++, token++) {
+                const float* word = model.words + static_cast<size_t>(ids[i - starts[0]]) * hidden;
+                const float* place = model.places + (i - starts[text]) * hidden;
+                float* state = b.states + static_cast<size_t>(token) * hidden;
+                for (int j = 0; j < hidden; j += 16)
+                    S::store(state + j, S::add(S::load(word + j), S::load(place + j)));
+            }
+        normalize(b.states, tokens, shape, model.embedding_norm, b);
+        for (int number = 0; number < shape.layers; number++) {
+            const Layer& layer = model.layers[number];
+            product(b.quantized, b.scales, tokens, layer.attention_in, Heads{shape, b, tokens});
+            for (int text = 0; text < texts; text++)
+                attention(shape, b, static_cast<int>(starts[text] - starts[0]),
+                          static_cast<int>(starts[text + 1] - starts[text]), tokens);
+            for (int r = 0; r < tokens; r++)
+                quantize(b.context + static_cast<size_t>(r) * hidden, hidden,
+                         b.quantized + static_cast<size_t>(r) * hidden, b.scales + r);
+            product(b.quantized, b.scales, tokens, layer.attention_out,
+                    Residual{b.states, hidden});
+            normalize(b.states, tokens, shape, layer.attention_norm, b);
+            for (int row = 0; row < tokens; row += SUBGROUP) {
+                const int count = least(SUBGROUP, tokens - row);
+                product(b.quantized + static_cast<size_t>(row) * hidden, b.scales + row, count,
+                        layer.wide, Activation{b.wide, b.wide_largest, shape.wide});
+                quantize_activations(count, shape.wide, b);
+                product(b.wide_quantized, b.wide_scales, count, layer.narrow,
+                        Residual{b.states + static_cast<size_t>(row) * hidden, hidden});
+            }
+            normalize(b.states, tokens, shape, layer.output_norm, b);
+        }
+    }
+};
+
+}  // namespace flowvec
