@@ -89,7 +89,10 @@ ENCODER_FLAGS = {
 
 
 def build_encoder(folder: Path) -> Path:
-    """Compile native/encoder into a folder, each file with its own flags; returns the library."""
+    """Compile native/encoder into a folder, each file with its own flags; returns the library.
+
+    HNSW_FLAGS come last, as in `build`.
+    """
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
@@ -100,14 +103,17 @@ def build_encoder(folder: Path) -> Path:
             # No contraction: products and sums are fused where the source says so, everywhere.
             flags = ["-std=c++17", "-O3", "-DNDEBUG", "-fvisibility=hidden", "-ffp-contract=off"]
             flags += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # of gcc's own intrinsics
+            others = os.environ.get("HNSW_FLAGS", "").split()
             objects: list[str] = []
             for source in sorted((ROOT / "native" / "encoder").glob("*.cpp")):
                 objects += self.compiler.compile(
                     [str(source)],
                     output_dir=str(folder),
-                    extra_postargs=[*flags, *ENCODER_FLAGS.get(source.name, [])],
+                    extra_postargs=[*flags, *ENCODER_FLAGS.get(source.name, []), *others],
                 )
-            self.compiler.link_shared_object(objects, str(library), target_lang="c++")
+            self.compiler.link_shared_object(
+                objects, str(library), extra_postargs=others, target_lang="c++"
+            )
 
     command = Build(Distribution({"name": "encoder", "ext_modules": [Extension("encoder", [])]}))
     command.build_temp = command.build_lib = str(folder)
