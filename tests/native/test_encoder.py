@@ -69,14 +69,13 @@ def test_all_sets_with_8_bits_give_the_same_bits(library: Library, model: Model)
 
 
 def test_states_are_close_to_those_of_floats(library: Library, model: Model) -> None:
+    texts = texts_of(model, LENGTHS)
+    exact = [model.states(text) for text in texts]
     for name in library.sets():
-        encoder = Encoder(library, model, name)
-        for text, states in zip(
-            texts := texts_of(model, LENGTHS), encoder.states(texts), strict=True
-        ):
-            exact = model.states(text)
-            error = np.linalg.norm(states - exact) / np.linalg.norm(exact)
-            assert error < (0.02 if name in EIGHT_BITS else 0.04), (name, len(text))
+        limit = 0.02 if name in EIGHT_BITS else 0.04
+        for states, wanted in zip(Encoder(library, model, name).states(texts), exact, strict=True):
+            error = np.linalg.norm(states - wanted) / np.linalg.norm(wanted)
+            assert error < limit, (name, len(wanted))
 
 
 def test_threads_with_workspaces_of_their_own_get_the_same_bits(
