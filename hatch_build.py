@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import sysconfig
 import tempfile
@@ -78,7 +79,7 @@ def build() -> Path:
     return LIBRARY
 
 
-# Flags of the files of native/encoder whose code needs a newer processor.
+# Flags of the files of native/encoder that are of x86 processors alone, and of newer ones.
 ENCODER_FLAGS = {
     "set_avx2.cpp": ["-mavx2", "-mfma"],
     "set_avx512_vnni.cpp": [
@@ -105,7 +106,10 @@ def build_encoder(folder: Path) -> Path:
             flags += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # of gcc's own intrinsics
             others = os.environ.get("HNSW_FLAGS", "").split()
             objects: list[str] = []
+            is_x86 = platform.machine().lower() in ("x86_64", "amd64")
             for source in sorted((ROOT / "native" / "encoder").glob("*.cpp")):
+                if source.name in ENCODER_FLAGS and not is_x86:
+                    continue
                 objects += self.compiler.compile(
                     [str(source)],
                     output_dir=str(folder),
@@ -124,7 +128,8 @@ def build_encoder(folder: Path) -> Path:
 
 def is_stale() -> bool:
     """Whether the library is missing or older than its sources."""
-    sources = [Path(__file__), *SOURCE.parent.rglob("*.h"), SOURCE]
+    headers = [*SOURCE.parent.glob("*.h"), *(SOURCE.parent / "hnswlib").glob("*.h")]
+    sources = [Path(__file__), *headers, SOURCE]
     return not LIBRARY.is_file() or LIBRARY.stat().st_mtime < max(
         source.stat().st_mtime for source in sources
     )

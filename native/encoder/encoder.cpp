@@ -168,12 +168,14 @@ struct Choice {
 
 const Choice SETS[] = {
     {&SCALAR, [] { return true; }},
+#if defined(__x86_64__)
     {&AVX2, []() -> bool { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }},
     {&AVX512_VNNI,
      []() -> bool {
          return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
      }},
+#endif
 };
 
 }  // namespace
