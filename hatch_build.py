@@ -20,6 +20,9 @@ SOURCE = ROOT / "native" / "hnsw.cpp"
 NAME = {"win32": "_hnsw.dll", "darwin": "_hnsw.dylib"}.get(sys.platform, "_hnsw.so")
 LIBRARY = ROOT / "runtime" / "flowvec" / "hnsw" / NAME
 
+# For gcc and clang.
+FLAGS = ["-std=c++17", "-O3", "-DNDEBUG", "-fvisibility=hidden"]
+
 
 def build() -> Path:
     """Compile the library with the C++ compiler that setuptools finds, and return its path.
@@ -45,7 +48,7 @@ def build() -> Path:
         compiling, linking = ["/std:c++17", "/O2", "/EHsc", "/DNDEBUG"], []
     else:
         # -g0 and the prefix map keep the build's folder out of the library.
-        compiling = ["-std=c++17", "-O3", "-DNDEBUG", "-fvisibility=hidden", "-pthread", "-g0"]
+        compiling = [*FLAGS, "-pthread", "-g0"]
         compiling.append("-Wno-unused-function")  # hnswlib.h has some
         compiling.append(f"-ffile-prefix-map={ROOT}=.")
         linking = ["-pthread", "-Wl,-s"] if sys.platform == "linux" and not flags else ["-pthread"]
@@ -102,7 +105,7 @@ def build_encoder(folder: Path) -> Path:
     class Build(build_ext):
         def build_extensions(self) -> None:
             # No contraction: products and sums are fused where the source says so, everywhere.
-            flags = ["-std=c++17", "-O3", "-DNDEBUG", "-fvisibility=hidden", "-ffp-contract=off"]
+            flags = [*FLAGS, "-ffp-contract=off"]
             flags += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # of gcc's own intrinsics
             others = os.environ.get("HNSW_FLAGS", "").split()
             objects: list[str] = []

@@ -17,17 +17,13 @@
 #include <vector>
 
 #include "distances.h"
+#include "errors.h"
 #include "groups.h"
 #include "hnswlib/hnswlib.h"
 
 namespace flowvec {
 
 using Id = hnswlib::tableint;
-
-// A wrong argument: the caller's mistake.
-struct ArgumentError : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
 
 class Space : public hnswlib::SpaceInterface<float> {
   public:

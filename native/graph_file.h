@@ -24,17 +24,6 @@
 
 namespace flowvec {
 
-// A file that is not a graph.
-struct FileError : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
-
-// The system could not read or write a file.
-struct SystemError : std::runtime_error {
-    int number;
-    SystemError() : std::runtime_error("cannot read or write"), number(errno ? errno : EIO) {}
-};
-
 inline void need(bool condition, const char* what) {
     if (!condition) throw FileError(what);
 }

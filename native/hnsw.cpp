@@ -1,7 +1,6 @@
 // The C interface of flowvec's HNSW graphs and inverted files, which Python calls by ctypes.
 //
-// ctypes releases Python's lock in every call. Each function returns a status; `flowvec_hnsw_error`
-// says what went wrong in this thread's last call. Pointers are not checked: the Python module does.
+// Pointers are not checked: the Python module does. See interface.h.
 #ifdef _WIN32
 #define NOMINMAX
 #include <windows.h>
@@ -12,22 +11,12 @@
 #include <shared_mutex>
 
 #include "graph_file.h"
+#include "interface.h"
 #include "postings.h"
-
-#ifdef _WIN32
-#define FLOWVEC_API extern "C" __declspec(dllexport)
-#else
-#define FLOWVEC_API extern "C" __attribute__((visibility("default")))
-#endif
 
 using flowvec::ArgumentError;
 
 namespace {
-
-enum Status { OK, BAD_ARGUMENT, BAD_FILE, SYSTEM, NO_MEMORY, INTERNAL };
-
-thread_local std::string message;
-thread_local int system_error_number;
 
 // A graph, and a lock: searches, writing the file and marking deletions, or adding nodes.
 struct Handle {
@@ -45,31 +34,6 @@ struct Handle {
 
 using Reading = std::shared_lock<std::shared_mutex>;
 using Writing = std::unique_lock<std::shared_mutex>;
-
-template <typename Work>
-int guarded(const Work& work) {
-    try {
-        work();
-        return OK;
-    } catch (const ArgumentError& error) {
-        message = error.what();
-        return BAD_ARGUMENT;
-    } catch (const flowvec::FileError& error) {
-        message = error.what();
-        return BAD_FILE;
-    } catch (const flowvec::SystemError& error) {
-        message = error.what();
-        system_error_number = error.number;
-        return SYSTEM;
-    } catch (const std::bad_alloc&) {
-        message = "there is not enough memory";
-        return NO_MEMORY;
-    } catch (const std::exception& error) {
-        message = error.what();
-        // hnswlib has no type for it.
-        return message.find("Not enough memory") == std::string::npos ? INTERNAL : NO_MEMORY;
-    }
-}
 
 void check_sizes(size_t dim, size_t m) {
     if (dim < 1 || dim > 1u << 20) throw ArgumentError("dim must be from 1 to 1048576");

@@ -101,7 +101,7 @@ def has_an_idle_thread(pipeline: Pipeline) -> bool:
 
 
 def finish_what_is_left() -> None:
-    """Wait for the runs that models of this process have begun or queued: tests leave some."""
+    """Wait until models have ended the runs that they have begun or queued; tests leave some."""
     workers = [w for w in list(futures_thread._threads_queues) if "flowvec-stream" in w.name]
     for pool in {w._args[0]() for w in workers if hasattr(w, "_args")} - {None}:
         # Each of its threads has a run of its own here, so all earlier ones have ended.

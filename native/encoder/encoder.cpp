@@ -1,52 +1,18 @@
 // The C interface of flowvec's encoder, which Python calls by ctypes.
 //
-// ctypes releases Python's lock in every call. Each function returns a status; `flowvec_encoder_error`
-// says what went wrong in this thread's last call. Pointers are not checked: the Python module does.
-// There are no hidden threads and no locks, so a forked child computes at once.
+// Pointers are not checked: the Python module does. See interface.h. There are no hidden threads and
+// no locks, so a forked child computes at once.
 #include <cstring>
 #include <iterator>
 #include <memory>
-#include <new>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
+#include "../interface.h"
 #include "sets.h"
-
-#ifdef _WIN32
-#define FLOWVEC_API extern "C" __declspec(dllexport)
-#else
-#define FLOWVEC_API extern "C" __attribute__((visibility("default")))
-#endif
 
 using namespace flowvec;
 
 namespace {
-
-enum Status { OK, BAD_ARGUMENT, NO_MEMORY, INTERNAL };
-
-thread_local std::string message;
-
-struct ArgumentError : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
-
-template <typename Work>
-int guarded(const Work& work) {
-    try {
-        work();
-        return OK;
-    } catch (const ArgumentError& error) {
-        message = error.what();
-        return BAD_ARGUMENT;
-    } catch (const std::bad_alloc&) {
-        message = "there is not enough memory";
-        return NO_MEMORY;
-    } catch (const std::exception& error) {
-        message = error.what();
-        return INTERNAL;
-    }
-}
 
 // Blocks of memory that begin at a cache line.
 class Memory {
@@ -118,7 +84,7 @@ struct Workspace {
     }
 };
 
-// Of `columns` rows of `inputs` bytes each, which are padded with zeros.
+// Packs `columns` rows of `inputs` bytes each, padded with zeros.
 Linear packed(Memory& memory, const Set& set, const int8_t* weights, const float* scales,
               const float* biases, size_t columns, size_t inputs, bool is_shifted) {
     const size_t all = rounded(columns, 64), length = rounded(inputs, 64);
@@ -160,7 +126,7 @@ void check(const Shape& shape) {
         throw ArgumentError("epsilon must be from 0 to 1");
 }
 
-// Asked here, in a file that needs no such processor.
+// Here, because this file runs on any processor.
 struct Choice {
     const Set* set;
     bool (*runs)();

@@ -75,7 +75,7 @@ struct Scalar {
         for (int i = 0; i < 16; i++) c.lane[i] = std::fma(a.lane[i], b.lane[i], c.lane[i]);
         return c;
     }
-    // Of two numbers of which one is not a number, the second: as processors do.
+    // The second number if either is NaN, as processors do.
     INLINE static Floats max(Floats a, Floats b) {
         for (int i = 0; i < 16; i++) b.lane[i] = a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i];
         return b;

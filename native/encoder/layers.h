@@ -19,16 +19,16 @@ namespace flowvec {
 // The least value of GELU is -.16997: with this added, it needs no zero point.
 constexpr float GELU_SHIFT = 0.17f;
 constexpr float LEAST_SCALE = 1e-20f;  // of rows that are 0
-constexpr int GROUP = 192;  // tokens whose layers are computed together, if texts allow
-constexpr int SUBGROUP = 48;  // of which the wide activations are in the cache at a time
+constexpr int GROUP = 192;  // tokens of texts that are computed together; a longer text is alone
+constexpr int SUBGROUP = 48;  // tokens whose wide activations stay in the cache
 
-// Not std::min: of a function that several files define, the linker takes any, and one of them may
-// need a newer processor.
+// Not std::min: each file compiles its own copy, the linker keeps one of them, and that one may need a
+// newer processor.
 static inline int least(int a, int b) { return a < b ? a : b; }
 
 // Weights of a product: `columns` outputs of `inputs` numbers each.
 struct Linear {
-    int inputs, columns;       // of which `columns` is padded to 64
+    int inputs, columns;       // both padded to a multiple of 64
     const int8_t* weights;     // [columns / 64][inputs / 4][64][4]
     const float* scales;       // of each column
     const float* biases;       // of each column
@@ -74,7 +74,7 @@ struct Buffers {
     uint8_t* wide_quantized;  // [SUBGROUP][wide]
     float* wide_largest;      // [SUBGROUP][16]
     float* wide_scales;       // [SUBGROUP]
-    // Of one head of one text, of which the tokens are rounded up to 64.
+    // For one head of one text; there is room for its tokens, rounded up to 64.
     int8_t *packed_keys, *packed_values;
     int32_t* key_sums;
     float *key_factors, *value_factors, *masks;
@@ -353,9 +353,9 @@ class Layers {
     struct Head {
         const Shape& shape;
         const Buffers& b;
-        int length, padded;     // tokens, and those rounded up to 16
-        size_t queries;         // where the first token's query is, and its output
-        const float* scales;    // of the queries
+        int length, padded;   // tokens, and their number rounded up to 16
+        size_t queries;       // where the first token's query is, and its output
+        const float* scales;  // of the queries
     };
 
     // Scores of R tokens with N blocks of 16 keys, in powers of two.

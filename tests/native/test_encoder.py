@@ -103,20 +103,20 @@ def test_scores_far_apart_leave_one_token(library: Library) -> None:
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 3e38, 1e-40, 0.0])
-def test_any_number_in_a_model_is_computed_with(library: Library, number: float) -> None:
-    texts = texts_of(Model(SHAPES["one layer"]), (1, 30))
-    for place in ("words", "places", "norm"):
-        model = Model(SHAPES["one layer"])
-        getattr(model, place)[:] = number
-        model.layers[0].wide.scales[::7] = number
-        results = [
-            Encoder(library, model, name).states(texts)
-            for name in EIGHT_BITS
-            if name in library.sets()
-        ]
-        for states in results:
-            for one, other in zip(states, results[0], strict=True):
-                np.testing.assert_array_equal(one, other)
+def test_any_number_in_a_model_gives_the_same_bits(library: Library, number: float) -> None:
+    everywhere, once = Model(SHAPES["one layer"]), Model(SHAPES["one layer"])
+    everywhere.words[:] = number
+    everywhere.layers[0].wide.scales[::7] = number
+    once.layers[0].attention_in.biases[3] = number  # one number of each query
+    once.layers[0].wide.biases[5] = number
+    for model in (everywhere, once):
+        texts = texts_of(model, (1, 30))
+        expected = Encoder(library, model, "scalar").states(texts)
+        for name in set(EIGHT_BITS) & set(library.sets()):
+            for states, wanted in zip(
+                Encoder(library, model, name).states(texts), expected, strict=True
+            ):
+                np.testing.assert_array_equal(states, wanted)
 
 
 @pytest.mark.parametrize("ids", [[], [-1], [50], [0] * 301], ids=["none", "low", "high", "long"])
@@ -129,7 +129,8 @@ def test_wrong_texts_are_refused(library: Library, ids: list[int]) -> None:
 @pytest.mark.parametrize(
     "sizes",
     [
-        {"hidden": 100}, {"hidden": 0}, {"heads": 3}, {"heads": 0}, {"layers": 0}, {"wide": 0},
+        {"hidden": 100}, {"hidden": 96, "heads": 3}, {"hidden": 8192, "heads": 128},
+        {"hidden": 0}, {"heads": 3}, {"heads": 0}, {"layers": 0}, {"wide": 0},
         {"positions": 0}, {"vocabulary": -1}, {"hidden": 1 << 30},
     ],
     ids=str,

@@ -15,7 +15,7 @@ from tests.inside import finish_what_is_left
 class Gate:
     """Holds runs of all models while it is shut, and notes them.
 
-    It is made when nothing is left to run of what other tests began.
+    Runs that earlier tests have left end before it is made.
 
     Attributes:
         open: set while runs go on.

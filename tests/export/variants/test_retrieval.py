@@ -175,8 +175,8 @@ def test_auto_does_not_take_it(bundle: Bundle) -> None:
 def test_vectors_do_not_depend_on_what_they_are_computed_with(bundle: Bundle, kind: str) -> None:
     texts = [*OTHERS[:30], "", "word " * 300, "!", OTHERS[0] * 5]
     # A difference in the last bit can round an activation to the next step, and move a logit across
-    # zero. OpenVINO's products differ by the shape of a batch, and other kernels may.
-    share, least = 0.02, 0.999
+    # zero. OpenVINO's products differ by the shape of a batch.
+    share, least = (0.001, 0.99999) if kind == "int8" else (0.02, 0.999)
     with load(bundle, kind) as model:
         alone = [dense(model.encode_document([text]))[0] for text in texts]
         for together in (
