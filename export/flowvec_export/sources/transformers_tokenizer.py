@@ -99,10 +99,10 @@ def _tokenizer_class(marks: dict[str, Any]) -> Any:
 def quiet_transformers() -> Iterator[None]:
     """Keep transformers' loading report and progress bars off the terminal."""
     verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     try:
         yield
     finally:
         transformers.logging.set_verbosity(verbosity)
-        transformers.logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+        transformers.logging.enable_progress_bar()
