@@ -1,8 +1,8 @@
-"""Builds the native library (native/hnsw.cpp) into the wheel, or beside its Python modules.
+"""Builds the native libraries into the wheel, or beside their Python modules.
 
-`build_encoder` builds that of native/encoder, which is not in the wheel yet.
+They are native/hnsw.cpp and, where the compiler is gcc or clang, native/encoder.
 
-`python hatch_build.py` builds it in a source tree that is used without an install.
+`python hatch_build.py` builds them in a source tree that is used without an install.
 """
 
 from __future__ import annotations
@@ -19,16 +19,40 @@ ROOT = Path(__file__).resolve().parent
 SOURCE = ROOT / "native" / "hnsw.cpp"
 NAME = {"win32": "_hnsw.dll", "darwin": "_hnsw.dylib"}.get(sys.platform, "_hnsw.so")
 LIBRARY = ROOT / "runtime" / "flowvec" / "hnsw" / NAME
+ENCODER_NAME = NAME.replace("hnsw", "encoder")
+ENCODER = ROOT / "runtime" / "flowvec" / "native" / ENCODER_NAME
 
 # For gcc and clang.
 FLAGS = ["-std=c++17", "-O3", "-DNDEBUG", "-fvisibility=hidden"]
 
 
-def build() -> Path:
-    """Compile the library with the C++ compiler that setuptools finds, and return its path.
+def build() -> list[Path]:
+    """Compile the libraries with the C++ compiler that setuptools finds, and return their paths.
 
     HNSW_FLAGS are flags for the compiler and the linker, which come last.
     """
+    try:
+        built = [_build_hnsw()]
+        if sys.platform != "win32":  # the encoder's sources are for gcc and clang
+            built.append(_build_encoder())
+    except Exception as error:
+        sys.exit(
+            f"flowvec's native libraries could not be compiled: {error}\n"
+            "Install a C++17 compiler, such as g++ or clang++ (CXX names another), or a wheel of "
+            "flowvec that was built on another machine."
+        )
+    return built
+
+
+def _installed(made: Path, library: Path) -> Path:
+    """Put a library beside its Python modules."""
+    library.unlink(missing_ok=True)  # it may be in use
+    library.write_bytes(made.read_bytes())
+    library.chmod(0o755)
+    return library
+
+
+def _build_hnsw() -> Path:
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
@@ -68,18 +92,9 @@ def build() -> Path:
             command.build_lib = str(Path(temporary) / "lib")
             command.ensure_finalized()
             command.run()
-            LIBRARY.unlink(missing_ok=True)  # it may be in use
-            LIBRARY.write_bytes((Path(command.build_lib) / NAME).read_bytes())
-    except Exception as error:
-        sys.exit(
-            f"flowvec's native library could not be compiled: {error}\n"
-            "Install a C++17 compiler, such as g++ or clang++ (CXX names another), or a wheel of "
-            "flowvec that was built on another machine."
-        )
+            return _installed(Path(command.build_lib) / NAME, LIBRARY)
     finally:
         os.chdir(before)
-    LIBRARY.chmod(0o755)
-    return LIBRARY
 
 
 # Flags of the files of native/encoder that are of x86 processors alone, and of newer ones.
@@ -92,54 +107,53 @@ ENCODER_FLAGS = {
 }  # fmt: skip
 
 
-def build_encoder(folder: Path) -> Path:
-    """Compile native/encoder into a folder, each file with its own flags; returns the library.
-
-    HNSW_FLAGS come last, as in `build`.
-    """
+def _build_encoder() -> Path:
+    """Compile each file of native/encoder with its own flags."""
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
-    library = folder / "encoder.so"
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / ENCODER_NAME
 
-    class Build(build_ext):
-        def build_extensions(self) -> None:
-            # No contraction: products and sums are fused where the source says so, everywhere.
-            flags = [*FLAGS, "-ffp-contract=off"]
-            flags += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # of gcc's own intrinsics
-            others = os.environ.get("HNSW_FLAGS", "").split()
-            objects: list[str] = []
-            is_x86 = platform.machine().lower() in ("x86_64", "amd64")
-            for source in sorted((ROOT / "native" / "encoder").glob("*.cpp")):
-                if source.name in ENCODER_FLAGS and not is_x86:
-                    continue
-                objects += self.compiler.compile(
-                    [str(source)],
-                    output_dir=str(folder),
-                    extra_postargs=[*flags, *ENCODER_FLAGS.get(source.name, []), *others],
+        class Build(build_ext):
+            def build_extensions(self) -> None:
+                # No contraction: products and sums are fused where the source says so, everywhere.
+                flags = [*FLAGS, "-ffp-contract=off", "-g0", f"-ffile-prefix-map={ROOT}=."]
+                flags += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # of gcc's intrinsics
+                others = os.environ.get("HNSW_FLAGS", "").split()
+                linking = ["-Wl,-s"] if sys.platform == "linux" and not others else []
+                is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+                objects: list[str] = []
+                for source in sorted((ROOT / "native" / "encoder").glob("*.cpp")):
+                    if source.name in ENCODER_FLAGS and not is_x86:
+                        continue
+                    objects += self.compiler.compile(
+                        [str(source)],
+                        output_dir=folder,
+                        extra_postargs=[*flags, *ENCODER_FLAGS.get(source.name, []), *others],
+                    )
+                self.compiler.link_shared_object(
+                    objects, str(made), extra_postargs=[*linking, *others], target_lang="c++"
                 )
-            self.compiler.link_shared_object(
-                objects, str(library), extra_postargs=others, target_lang="c++"
-            )
 
-    command = Build(Distribution({"name": "encoder", "ext_modules": [Extension("encoder", [])]}))
-    command.build_temp = command.build_lib = str(folder)
-    command.ensure_finalized()
-    command.run()
-    return library
+        extensions = [Extension("encoder", [])]
+        command = Build(Distribution({"name": "encoder", "ext_modules": extensions}))
+        command.build_temp = command.build_lib = folder
+        command.ensure_finalized()
+        command.run()
+        return _installed(made, ENCODER)
 
 
 def is_stale() -> bool:
-    """Whether the library is missing or older than its sources."""
-    headers = [*SOURCE.parent.glob("*.h"), *(SOURCE.parent / "hnswlib").glob("*.h")]
-    sources = [Path(__file__), *headers, SOURCE]
-    return not LIBRARY.is_file() or LIBRARY.stat().st_mtime < max(
-        source.stat().st_mtime for source in sources
-    )
+    """Whether a library is missing or older than its sources."""
+    sources = [Path(__file__), *(ROOT / "native").rglob("*.h"), *(ROOT / "native").rglob("*.cpp")]
+    newest = max(source.stat().st_mtime for source in sources)
+    libraries = [LIBRARY] if sys.platform == "win32" else [LIBRARY, ENCODER]
+    return any(not path.is_file() or path.stat().st_mtime < newest for path in libraries)
 
 
 if __name__ == "__main__":
-    print(build())
+    print(*build(), sep="\n")
 else:
     try:
         from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -151,9 +165,9 @@ else:
             """Hatch's hook: one wheel for each platform and all versions of Python."""
 
             def initialize(self, _: str, build_data: dict[str, Any]) -> None:
-                """Build the library, and name the wheel after the platform."""
-                library = build()
+                """Build the libraries, and name the wheel after the platform."""
+                libraries = build()
                 platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
                 build_data["pure_python"] = False
                 build_data["tag"] = f"py3-none-{platform}"
-                build_data["artifacts"].append(library.relative_to(ROOT).as_posix())
+                build_data["artifacts"] += [path.relative_to(ROOT).as_posix() for path in libraries]

@@ -29,9 +29,6 @@ struct Scalar {
     static constexpr const char* NAME = "scalar";
     // A tile of a product: rows of activations, and blocks of 16 columns.
     static constexpr int ROWS = 4, BLOCKS = 2;
-    // Activations are unsigned bytes around ZERO, with magnitudes up to HALF; FULL is the largest
-    // of those that have no zero point.
-    static constexpr int ZERO = 128, HALF = 127, FULL = 255;
 
     struct Floats {
         float lane[16];
@@ -105,6 +102,11 @@ struct Scalar {
     INLINE static Floats to_floats(Ints a) {
         Floats x;
         for (int i = 0; i < 16; i++) x.lane[i] = static_cast<float>(a.lane[i]);
+        return x;
+    }
+    INLINE static Floats from_bytes(const int8_t* from) {
+        Floats x;
+        for (int i = 0; i < 16; i++) x.lane[i] = static_cast<float>(from[i]);
         return x;
     }
     // x * 2^n, of whole n between -126 and 127, where the result is a normal number.

@@ -66,6 +66,9 @@ struct Avx2 : Products {
     INLINE static Floats to_floats(Ints a) {
         return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)};
     }
+    INLINE static Floats from_bytes(const int8_t* from) {
+        return {eight_bytes(from), eight_bytes(from + 8)};
+    }
     INLINE static Floats times_power(Floats x, Floats n) {
         const Ints whole_n = to_ints(n);
         return {shifted(x.low, whole_n.low), shifted(x.high, whole_n.high)};
@@ -113,6 +116,10 @@ struct Avx2 : Products {
     INLINE static __m256i whole(const T* from) {
         return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     }
+    INLINE static __m256 eight_bytes(const int8_t* from) {
+        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+    }
     INLINE static __m256 shifted(__m256 x, __m256i n) {
         const __m256i bits = _mm256_castps_si256(x);
         return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_slli_epi32(n, 23)));
@@ -122,11 +129,10 @@ struct Avx2 : Products {
     }
 };
 
-// Sums of two products in 16 bits, which activations of 7 bits cannot exceed.
-struct SevenBits {
+// Sums of two products in 16 bits: see PAIR in layers.h.
+struct Pairs {
     static constexpr const char* NAME = "avx2";
     static constexpr int ROWS = 5, BLOCKS = 1;
-    static constexpr int ZERO = 64, HALF = 63, FULL = 127;
 
     INLINE static void add_products(__m256i& sum, __m256i a, __m256i b) {
         const __m256i pairs = _mm256_maddubs_epi16(a, b);

@@ -12,7 +12,6 @@ namespace flowvec {
 struct Avx512Vnni {
     static constexpr const char* NAME = "avx512_vnni";
     static constexpr int ROWS = 6, BLOCKS = 4;
-    static constexpr int ZERO = 128, HALF = 127, FULL = 255;
 
     using Floats = __m512;
     using Ints = __m512i;
@@ -36,6 +35,10 @@ struct Avx512Vnni {
     }
     INLINE static Ints to_ints(Floats a) { return _mm512_cvtps_epi32(a); }
     INLINE static Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
+    INLINE static Floats from_bytes(const int8_t* from) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+    }
     INLINE static Floats times_power(Floats x, Floats n) {
         const __m512i exponent = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
         return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), exponent));

@@ -16,6 +16,12 @@
 
 namespace flowvec {
 
+// Activations are unsigned bytes around ZERO, with magnitudes up to HALF; FULL is the largest of
+// those that have no zero point.
+constexpr int ZERO = 128, HALF = 127, FULL = 255;
+// Processors without VNNI add two products in 16 bits, which must not exceed 32,767. So the sum of
+// two weights of a sign, for inputs 2i and 2i + 1, is at most PAIR, and one that is computed PAIR / 2.
+constexpr int PAIR = 128;
 // The least value of GELU is -.16997: with this added, it needs no zero point.
 constexpr float GELU_SHIFT = 0.17f;
 constexpr float LEAST_SCALE = 1e-20f;  // of rows that are 0
@@ -48,16 +54,29 @@ struct Layer {
 
 struct Shape {
     int layers, hidden, heads, wide, positions, vocabulary;
+    // A token that has no position and is not counted, as the padding of RoBERTa; -1 for none.
+    int uncounted;
     float epsilon;
 
     int head() const { return hidden / heads; }
 };
 
+// How the states of a text's tokens become one vector.
+enum class Pooling { MEAN, CLS, MAX, MEAN_SQRT_LEN, WEIGHTED_MEAN, LAST_TOKEN, COUNT };
+
 struct Model {
     Shape shape;
-    const float *words, *places;  // rows of `hidden`; places have the token type's row added
+    const int8_t* words;       // [vocabulary][hidden]
+    const float* word_scales;  // [vocabulary]
+    // [positions][hidden], with the token type's row added. Where a token is not counted, its row is
+    // the first, and the row of a text's first token the second.
+    const float* places;
     Norm embedding_norm;
     const Layer* layers;
+    // A vector has one part for each pooling.
+    const Pooling* poolings;
+    int parts;
+    bool is_normalized;
 };
 
 // What a group of texts is computed in.
@@ -199,11 +218,11 @@ class Layers {
         Floats most = S::all(LEAST_SCALE);
         for (int i = 0; i < count; i += 16) most = S::max(S::abs(S::load(row + i)), most);
         const float largest = S::largest(most);
-        *scale = largest / S::HALF;
-        const Floats inverse = S::all(S::HALF / largest);
+        *scale = largest / HALF;
+        const Floats inverse = S::all(HALF / largest);
         for (int i = 0; i < count; i += 16) {
             const Ints whole = S::to_ints(S::mul(S::load(row + i), inverse));
-            S::store_unsigned(to + i, S::plus(whole, S::ZERO));
+            S::store_unsigned(to + i, S::plus(whole, ZERO));
         }
     }
 
@@ -257,15 +276,16 @@ class Layers {
             UNROLL
             for (int j = 0; j < Blocks::value; j++) most = S::max(S::abs(values[j]), most);
             const float largest = S::largest(most);
-            const Floats inverse = S::all(S::HALF / largest);
+            const int steps = part == 0 ? HALF : PAIR / 2;
+            const Floats inverse = S::all(steps / largest);
             const size_t at = static_cast<size_t>(row) * shape.hidden + place;
             float* scales = part == 0 ? b.query_scales : part == 1 ? b.key_scales : b.value_scales;
-            scales[static_cast<size_t>(place / shape.head()) * tokens + row] = largest / S::HALF;
+            scales[static_cast<size_t>(place / shape.head()) * tokens + row] = largest / steps;
             UNROLL
             for (int j = 0; j < Blocks::value; j++) {
                 const Ints whole = S::to_ints(S::mul(values[j], inverse));
                 if (part == 0)
-                    S::store_unsigned(b.queries + at + 16 * j, S::plus(whole, S::ZERO));
+                    S::store_unsigned(b.queries + at + 16 * j, S::plus(whole, ZERO));
                 else
                     S::store_signed((part == 1 ? b.keys : b.values) + at + 16 * j, whole);
             }
@@ -306,8 +326,8 @@ class Layers {
     static void quantize_activations(int count, int columns, const Buffers& b) {
         for (int r = 0; r < count; r++) {
             const float largest = S::largest(S::load(b.wide_largest + 16 * r)) + GELU_SHIFT;
-            b.wide_scales[r] = largest / S::FULL;
-            const float inverse = S::FULL / largest;
+            b.wide_scales[r] = largest / FULL;
+            const float inverse = FULL / largest;
             const Floats factor = S::all(inverse), shift = S::all(GELU_SHIFT * inverse);
             const float* row = b.wide + static_cast<size_t>(r) * columns;
             uint8_t* to = b.wide_quantized + static_cast<size_t>(r) * columns;
@@ -332,7 +352,7 @@ class Layers {
             } else {
                 for (int i = 0; i < size; i += 4) std::memset(to + 16 * i, 0, 4);
             }
-            b.key_sums[token] = -S::ZERO * sum;
+            b.key_sums[token] = -ZERO * sum;
         }
         static const int8_t zeros[64] = {};
         for (int group = 0; group < groups; group++) {
@@ -406,11 +426,11 @@ class Layers {
                 S::store(row + i, scaled);
             }
             const float limit = S::largest(heaviest);
-            const Floats inverse = S::all(S::FULL / limit);
+            const Floats inverse = S::all(FULL / limit);
             for (int i = 0; i < head.padded; i += 16)
                 S::store_unsigned(b.weights_quantized + r * head.padded + i,
                                   S::to_ints(S::mul(S::load(row + i), inverse)));
-            scales[r] = limit / S::FULL / S::sum(sum);
+            scales[r] = limit / FULL / S::sum(sum);
         }
     }
 
@@ -458,8 +478,8 @@ class Layers {
     // Attention of each token of a text to all of them.
     static void attention(const Shape& shape, const Buffers& b, int begin, int length, int tokens) {
         const int padded = (length + 15) / 16 * 16;
-        // Scores are in powers of two.
-        const float factor = 1.44269504f / std::sqrt(static_cast<float>(shape.head()));
+        // Scores are in powers of two. What they are divided by is in the weights of the queries.
+        constexpr float factor = 1.44269504f;
         for (int i = 0; i < padded; i++) b.masks[i] = i < length ? 0.0f : -1e30f;
         for (int number = 0; number < shape.heads; number++) {
             pack(shape, b, begin, length, number);
@@ -483,14 +503,20 @@ class Layers {
         const Shape& shape = model.shape;
         const int tokens = static_cast<int>(starts[texts] - starts[0]), hidden = shape.hidden;
         int token = 0;
-        for (int text = 0; text < texts; text++)
+        for (int text = 0; text < texts; text++) {
+            int counted = 0;
             for (int64_t i = starts[text]; i < starts[text + 1]; i++, token++) {
-                const float* word = model.words + static_cast<size_t>(ids[i - starts[0]]) * hidden;
-                const float* place = model.places + (i - starts[text]) * hidden;
+                const int id = ids[i - starts[0]];
+                int row = static_cast<int>(i - starts[text]);
+                if (shape.uncounted >= 0) row = id == shape.uncounted ? 0 : ++counted;
+                const int8_t* word = model.words + static_cast<size_t>(id) * hidden;
+                const Floats scale = S::all(model.word_scales[id]);
+                const float* place = model.places + static_cast<size_t>(row) * hidden;
                 float* state = b.states + static_cast<size_t>(token) * hidden;
                 for (int j = 0; j < hidden; j += 16)
-                    S::store(state + j, S::add(S::load(word + j), S::load(place + j)));
+                    S::store(state + j, S::fma(S::from_bytes(word + j), scale, S::load(place + j)));
             }
+        }
         normalize(b.states, tokens, shape, model.embedding_norm, b);
         for (int number = 0; number < shape.layers; number++) {
             const Layer& layer = model.layers[number];
@@ -513,6 +539,48 @@ class Layers {
                         Residual{b.states + static_cast<size_t>(row) * hidden, hidden});
             }
             normalize(b.states, tokens, shape, layer.output_norm, b);
+        }
+    }
+
+    // The vector of a text from the states of its tokens.
+    static void pool(const Model& model, const float* states, int length, float* to) {
+        const int hidden = model.shape.hidden, size = model.parts * hidden;
+        for (int part = 0; part < model.parts; part++)
+            pool(model.poolings[part], states, length, hidden, to + part * hidden);
+        if (!model.is_normalized) return;
+        Floats squares = S::all(0.0f);
+        for (int i = 0; i < size; i += 16) {
+            const Floats x = S::load(to + i);
+            squares = S::fma(x, x, squares);
+        }
+        const float norm = std::sqrt(S::sum(squares));
+        const Floats inverse = S::all(1.0f / (norm < 1e-12f ? 1e-12f : norm));
+        for (int i = 0; i < size; i += 16) S::store(to + i, S::mul(S::load(to + i), inverse));
+    }
+
+  private:
+    static void pool(Pooling pooling, const float* states, int length, int hidden, float* to) {
+        if (pooling == Pooling::CLS || pooling == Pooling::LAST_TOKEN) {
+            const int token = pooling == Pooling::CLS ? 0 : length - 1;
+            std::memcpy(to, states + static_cast<size_t>(token) * hidden, hidden * sizeof(float));
+            return;
+        }
+        const float count = static_cast<float>(length);
+        const float share = pooling == Pooling::WEIGHTED_MEAN ? 2.0f / (count * (count + 1.0f))
+                            : pooling == Pooling::MEAN        ? 1.0f / count
+                                                              : 1.0f / std::sqrt(count);
+        for (int i = 0; i < hidden; i += 16) {
+            Floats all = S::load(states + i);
+            for (int token = 1; token < length; token++) {
+                const Floats x = S::load(states + static_cast<size_t>(token) * hidden + i);
+                if (pooling == Pooling::MAX)
+                    all = S::max(x, all);
+                else if (pooling == Pooling::WEIGHTED_MEAN)
+                    all = S::fma(x, S::all(static_cast<float>(token + 1)), all);
+                else
+                    all = S::add(all, x);
+            }
+            S::store(to + i, pooling == Pooling::MAX ? all : S::mul(all, S::all(share)));
         }
     }
 };

@@ -2,5 +2,5 @@
 #include "sets.h"
 
 namespace flowvec {
-const Set AVX2 = set_of<Avx2<SevenBits>>();
+const Set AVX2 = set_of<Avx2<Pairs>>();
 }

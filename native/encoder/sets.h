@@ -7,14 +7,15 @@ namespace flowvec {
 
 struct Set {
     const char* name;
-    int rows, zero;  // rows of a tile, and the byte of an activation of 0
+    int rows;  // of a tile
     void (*encode)(const Model&, const int32_t* ids, const int64_t* starts, int texts,
                    const Buffers&);
+    void (*pool)(const Model&, const float* states, int length, float* to);
 };
 
 template <class S>
 constexpr Set set_of() {
-    return {S::NAME, S::ROWS, S::ZERO, Layers<S>::encode};
+    return {S::NAME, S::ROWS, Layers<S>::encode, Layers<S>::pool};
 }
 
 extern const Set SCALAR, AVX2, AVX512_VNNI;

@@ -44,10 +44,12 @@ class Attention:
     Attributes:
         heads: number of attention heads.
         scale_folded: whether 1/sqrt(head width) is in the query weights.
+        first_position: row of the position table that the first token uses.
     """
 
     heads: int
     scale_folded: bool
+    first_position: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,11 @@ from flowvec_export.assembly.draft import (
 )
 from flowvec_export.assembly.parity import Reference
 from flowvec_export.assembly.tracing import SentenceEncoder, TokenEncoder, to_onnx
-from flowvec_export.layers.backbone import TransformersBackbone, from_transformers
+from flowvec_export.layers.backbone import (
+    TransformersBackbone,
+    first_position,
+    from_transformers,
+)
 from flowvec_export.layers.cross_encoder import (
     CrossEncoder,
     TransformersCrossEncoder,
@@ -70,7 +74,11 @@ def draft_of_checkpoint(
     heads = getattr(config, "num_attention_heads", None) or 1
     # A factor that is not a power of two would round the stored query weights a second time.
     exact = math.frexp(math.sqrt(config.hidden_size // heads))[0] == 0.5
-    attention = Attention(heads, scale_folded=weights == "float32" or exact)
+    attention = Attention(
+        heads,
+        scale_folded=weights == "float32" or exact,
+        first_position=first_position(config),
+    )
     reference = SentenceEncoder(TransformersBackbone(encoder), pooling, steps, normalize).eval()
     original = None
     if weights == "float16":

@@ -25,6 +25,7 @@ __all__ = [
     "Backbone",
     "Shape",
     "TransformersBackbone",
+    "first_position",
     "from_transformers",
     "known_backbone",
 ]
@@ -252,11 +253,18 @@ def known_backbone(
         heads=config.num_attention_heads,
         epsilon=getattr(config, "layer_norm_eps", 1e-12),
         activation=getattr(config, "hidden_act", None) or config.activation,
-        # RoBERTa counts positions from its padding token's id.
-        first_position=config.pad_token_id + 1 if config.model_type in OFFSET_POSITIONS else 0,
+        first_position=first_position(config),
     )
     state = _rename(model.state_dict(), names, shape.layers)
     return Backbone(shape, state, fold_scale, with_types=with_types)
+
+
+def first_position(config: Any) -> int:
+    """Row of the position table that a text's first token uses.
+
+    RoBERTa counts positions from its padding token's id.
+    """
+    return config.pad_token_id + 1 if config.model_type in OFFSET_POSITIONS else 0
 
 
 def _rename(theirs: dict[str, Tensor], names: dict[str, str], layers: int) -> dict[str, Tensor]:

@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
+import scipy.linalg.lapack
 from onnx import TensorProto, helper
 
 from flowvec.bundle.manifest import INPUTS, TOKEN_TYPES
-from flowvec.encoder.batching import pad, plan
+from flowvec.encoder.batching import Batch, pad, plan
 from flowvec.errors import ExportError
 from flowvec.tokenizer.token_ids import TokenIds
 
@@ -39,6 +40,8 @@ _BLOCK = 128
 _COLUMNS = 8192
 _TINY = 1e-12
 _MAX_BATCH_TOKENS = 4096
+# Tokens that are enough to observe; more change nothing: bench/log/2026-11-29.md.
+_ENOUGH_TOKENS = 8192
 # Most memory for second moments; more tensors need another pass over the texts.
 _MAX_BYTES = 1 << 29
 
@@ -88,7 +91,9 @@ def observe(
     Raises:
         ExportError: no text has a token.
     """
-    batches = plan(ids.lengths, _MAX_BATCH_TOKENS, max_length)
+    step = max(1, int(ids.lengths.sum()) // _ENOUGH_TOKENS)
+    chosen = plan(ids.lengths[::step], _MAX_BATCH_TOKENS, max_length)
+    batches = [Batch(tuple(step * row for row in batch.rows), batch.length) for batch in chosen]
     for names in _groups(widths):
         session = _observing(proto, names)
         loudness = {name: np.zeros(widths[name], np.float32) for name in names}
@@ -151,35 +156,66 @@ def smoothing(loudness: Floats, matrices: Sequence[Floats]) -> Floats:
 
 
 def round_matrix(
-    matrix: Floats, moments: Floats, *, rows_at_once: int = _BLOCK, columns_at_once: int = _COLUMNS
+    matrix: Floats,
+    moments: Floats,
+    *,
+    most_of_pairs: int | None = None,
+    rows_at_once: int = _BLOCK,
+    columns_at_once: int = _COLUMNS,
 ) -> Rounded:
     """Round to 8 bits, with one scale per column.
 
     Args:
         matrix: float32 (rows, columns).
         moments: second moments of its inputs, float32 (rows, rows); see `Observed`.
+        most_of_pairs: the largest magnitude of a sum of two numbers of a sign, in rows 2i and
+            2i + 1 of a column; None sets no limit.
         rows_at_once: rows whose errors are spread together.
         columns_at_once: columns that are rounded together, in float64.
     """
-    scales = np.maximum(np.abs(matrix).max(axis=0), _TINY).astype(np.float64) / 127
+    largest = np.maximum(np.abs(matrix).max(axis=0), _TINY).astype(np.float64) / 127
+    if most_of_pairs is not None:
+        for signed in (matrix, -matrix):
+            positive = np.maximum(signed, 0)
+            sums = positive[: len(matrix) // 2 * 2].reshape(-1, 2, matrix.shape[1]).sum(axis=1)
+            np.maximum(largest, sums.max(axis=0, initial=0.0) / most_of_pairs, out=largest)
+    scales = largest
     size = len(matrix)
     power = np.diag(moments).astype(np.float64)
     # The largest inputs first, so that most rows are left to compensate their errors.
     order = np.argsort(-power, kind="stable")
     curvature = moments[np.ix_(order, order)].astype(np.float64)
     curvature[np.diag_indices(size)] += _DAMPING * max(float(power.mean()), _TINY)
-    # Row i of the upper triangle: how to spread an error of row i over the rows after it.
-    spread = np.linalg.cholesky(np.linalg.inv(curvature)).T
+    spread = _spread(curvature)
+    places = np.argsort(order)
+    partners = np.append(places, size)[np.minimum(order ^ 1, size)]
     values = np.empty(matrix.shape, dtype=np.int8)
     for first in range(0, matrix.shape[1], columns_at_once):
         part = slice(first, first + columns_at_once)
         exact = matrix[order, part].astype(np.float64)
-        values[order, part] = _round_rows(exact, scales[part], spread, rows_at_once)
+        pairs = None if most_of_pairs is None else (partners, most_of_pairs)
+        values[order, part] = _round_rows(exact, scales[part], spread, rows_at_once, pairs)
     return Rounded(values, scales.astype(np.float32))
 
 
+def _spread(curvature: Doubles) -> Doubles:
+    """How to spread an error of a row over the rows after it: an upper triangle, U, of the inverse
+    of the curvature, U' U."""
+    # The inverse of an upper triangle R with R R' = curvature.
+    triangle = np.linalg.cholesky(curvature[::-1, ::-1])[::-1, ::-1]
+    inverse, status = scipy.linalg.lapack.dtrtri(triangle, lower=0)
+    if status:
+        raise np.linalg.LinAlgError(f"dtrtri gave {status}")
+    spread: Doubles = np.ascontiguousarray(inverse)
+    return spread
+
+
 def _round_rows(
-    exact: Doubles, scales: Doubles, spread: Doubles, rows_at_once: int
+    exact: Doubles,
+    scales: Doubles,
+    spread: Doubles,
+    rows_at_once: int,
+    pairs: tuple[npt.NDArray[np.int64], int] | None = None,
 ) -> npt.NDArray[np.int8]:
     """Round row after row, and move each row's error into the rows after it.
 
@@ -188,16 +224,24 @@ def _round_rows(
         scales: of each column (columns,).
         spread: how to spread an error (rows, rows).
         rows_at_once: rows whose errors are spread together.
+        pairs: the row whose numbers limit those of each row, or one after the last, and the
+            limit of their sums.
     """
     size = len(exact)
-    values = np.empty(exact.shape, dtype=np.int8)
+    values = np.zeros((size + 1, exact.shape[1]), dtype=np.int8)
     for first in range(0, size, rows_at_once):
         block = slice(first, min(first + rows_at_once, size))
         errors = np.empty((block.stop - first, exact.shape[1]))
         for i in range(first, block.stop):
-            rounded = np.clip(np.rint(exact[i] / scales), -127, 127)
+            low: int | npt.NDArray[np.int16] = -127
+            high: int | npt.NDArray[np.int16] = 127
+            if pairs is not None:
+                other = values[pairs[0][i]].astype(np.int16)  # 0 until it is rounded
+                low = np.maximum(low, np.maximum(-other, 0) - pairs[1])
+                high = np.minimum(high, pairs[1] - np.maximum(other, 0))
+            rounded = np.clip(np.rint(exact[i] / scales), low, high)
             values[i] = rounded
             errors[i - first] = (exact[i] - rounded * scales) / spread[i, i]
             exact[i + 1 : block.stop] -= np.outer(spread[i, i + 1 : block.stop], errors[i - first])
         exact[block.stop :] -= spread[block, block.stop :].T @ errors
-    return values
+    return values[:size]

@@ -33,7 +33,7 @@ from flowvec.tokenizer.token_ids import TokenIds
 from flowvec_export.graph.proto import drop_unused
 from flowvec_export.variants.gptq import Rounded, observe, round_matrix, smoothing
 
-__all__ = ["quantize_graph"]
+__all__ = ["quantize_graph", "rounded_products"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -75,6 +75,39 @@ def quantize_graph(
     rewriter.rewrite()
     onnx.checker.check_model(quantized)
     return quantized
+
+
+def rounded_products(
+    proto: onnx.ModelProto, ids: TokenIds, max_length: int, pad_id: int, most_of_pairs: int
+) -> tuple[dict[str, Rounded], dict[str, Floats]]:
+    """The encoder's matrices in 8 bits, without a graph.
+
+    Args:
+        proto: the float32 graph, which is not changed.
+        ids: token ids of the texts, or pairs, that rounding is optimized for.
+        max_length: most tokens of a text.
+        pad_id: the padding token's id.
+        most_of_pairs: as for `round_matrix`.
+
+    Returns:
+        By the names of the matrices: what they are rounded to, and, where their input is that of a
+        layer normalization, the factors (rows,) by which they were multiplied, and by which its
+        channels must be divided.
+
+    Raises:
+        ExportError: there are no texts.
+    """
+    if not len(ids):
+        raise ExportError("an int8 variant needs texts to calibrate the encoder's weights on")
+    rewriter = _Rewriter(proto)
+    rewriter.round(ids, max_length, pad_id, most_of_pairs)
+    products = rewriter.products.values()
+    factors = {
+        product.stored: rewriter.smoothings[product.source]
+        for product in products
+        if product.source in rewriter.smoothings
+    }
+    return {product.stored: rewriter.rounded[product.out] for product in products}, factors
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +157,10 @@ class _Rewriter:
     def _is(self, source: str, kind: str) -> bool:
         return source in self.makers and self.makers[source].op_type == kind
 
-    def round(self, ids: TokenIds, max_length: int, pad_id: int) -> None:
-        """Round every product's matrix, for its inputs over the texts."""
+    def round(
+        self, ids: TokenIds, max_length: int, pad_id: int, most_of_pairs: int | None = None
+    ) -> None:
+        """Round every product's matrix, for its inputs over the texts; see `round_matrix`."""
         readers: dict[str, list[_Product]] = {}
         for product in self.products.values():
             readers.setdefault(product.source, []).append(product)
@@ -142,7 +177,9 @@ class _Rewriter:
                     matrices = [matrix * factors[:, None] for matrix in matrices]
                     moments = moments / np.outer(factors, factors)
                 for product, matrix in zip(readers[source], matrices, strict=True):
-                    self.rounded[product.out] = round_matrix(matrix, moments)
+                    self.rounded[product.out] = round_matrix(
+                        matrix, moments, most_of_pairs=most_of_pairs
+                    )
 
     def rewrite(self) -> None:
         """Replace the exact products by rounded ones."""

@@ -16,10 +16,11 @@ from flowvec.bundle.bundle import record_file
 from flowvec.bundle.manifest import REFERENCES, VARIANTS
 from flowvec.encoder import proof
 from flowvec.encoder.references import References
-from flowvec.engine.providers import CPU, OPENVINO, Engine, why_not
+from flowvec.engine.providers import CPU, NATIVE, OPENVINO, Engine, why_not
 from flowvec.engine.selection import open_session, provider_status
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
 from flowvec.machine import available_cores, cpu_features, cpu_name
+from flowvec.native import Weights
 from flowvec.tokenizer.tokenizer import Tokenizer
 from flowvec_export.assembly.draft import Attention
 from flowvec_export.assembly.parity import Parity
@@ -27,6 +28,7 @@ from flowvec_export.graph.proto import write_onnx
 from flowvec_export.sts import StsTask, score_vectors, sentence_rows
 from flowvec_export.variants.float16 import half_precision_graph
 from flowvec_export.variants.int8 import quantize_graph
+from flowvec_export.variants.native import native_weights
 
 __all__ = [
     "KINDS",
@@ -41,7 +43,7 @@ __all__ = [
     "with_variant",
 ]
 
-Variant = Literal["float16", "int8", "int8-openvino"]
+Variant = Literal["float16", "int8", "int8-openvino", "int8-native"]
 
 KINDS: tuple[Variant, ...] = get_args(Variant)
 
@@ -51,12 +53,13 @@ _MEASURED_ON = {
     "float16": (CPU, "float16"),
     "int8": (CPU, "int8"),
     "int8-openvino": (OPENVINO, "int8"),
+    "int8-native": (NATIVE, "int8"),
 }
 # Smallest cosine to float32 that is allowed on real text: the limit of proof at load, so that a
 # variant which was exported is not refused there.
 MIN_COSINE_OF = {kind: proof.MIN_COSINE_OF[compute] for kind, (_, compute) in _MEASURED_ON.items()}
 # Most points of Spearman x 100 that a variant may lose on any set.
-MAX_STS_LOSS = {"float16": 0.2, "int8": 0.5, "int8-openvino": 0.5}
+MAX_STS_LOSS = {"float16": 0.2, "int8": 0.5, "int8-openvino": 0.5, "int8-native": 0.2}
 
 Floats = npt.NDArray[np.float32]
 
@@ -102,6 +105,7 @@ def add_variant(
     if not texts:
         raise ExportError(f"the {kind} variant needs texts to be measured on")
     provider, compute = measured_on(kind)
+    variant: onnx.ModelProto | Weights
     if kind == "float16":
         if attention is None and bundle.manifest.layers == 0:
             raise ExportError(
@@ -117,7 +121,10 @@ def add_variant(
         tokenizer = Tokenizer(bundle.tokenizer, manifest.max_length, manifest.max_characters)
         # One half for rounding the weights, the other for the comparison.
         ids = tokenizer(texts[::2]).token_ids
-        variant = quantize_graph(proto, ids, tokenizer.max_length, bundle.manifest.pad_id, kind)
+        if kind == "int8-native":
+            variant = native_weights(proto, ids, manifest, attention)
+        else:
+            variant = quantize_graph(proto, ids, tokenizer.max_length, manifest.pad_id, kind)
     bundle = with_variant(bundle, kind, variant)
     engines = (
         Engine(CPU, "float32", available_cores()),
@@ -133,10 +140,13 @@ def add_variant(
     return figures
 
 
-def with_variant(bundle: Bundle, kind: Variant, proto: onnx.ModelProto) -> Bundle:
+def with_variant(bundle: Bundle, kind: Variant, variant: onnx.ModelProto | Weights) -> Bundle:
     """Write a variant to a bundle's folder; a manifest with it is in the result only."""
     file = bundle.path / VARIANTS[kind]
-    write_onnx(proto, file)
+    if isinstance(variant, Weights):
+        variant.write(file)
+    else:
+        write_onnx(variant, file)
     files = bundle.manifest.files | {file.name: record_file(file)}
     return Bundle(bundle.path, replace(bundle.manifest, files=files))
 

@@ -44,12 +44,13 @@ RANGES = "int8_ranges.npy"
 INPUTS = ("input_ids", "attention_mask")
 # A third input of rerankers whose encoder tells a pair's texts apart by it.
 TOKEN_TYPES = "token_type_ids"  # noqa: S105
-# Variants of the graph. int8 has two: OpenVINO cannot read the one that is fast in ONNX Runtime,
-# and the other is slow there.
+# Variants of the graph. int8 has three: OpenVINO cannot read the one that is fast in ONNX Runtime,
+# the other is slow there, and flowvec's own engine reads weights (`flowvec.native.weights`).
 VARIANTS = {
     "float16": "model.fp16.onnx",
     "int8": "model.int8.onnx",
     "int8-openvino": "model.int8.openvino.onnx",
+    "int8-native": "model.native",
 }
 
 _MAX_FILES = 16

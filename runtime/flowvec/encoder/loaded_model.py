@@ -136,18 +136,19 @@ class LoadedModel:
                 `~`, or with a folder that exists, is never looked up on the hub.
             device: `cpu`, `cuda`, or `auto`: a GPU if one can be used. Engines on a GPU are
                 experimental, and log a warning when they are loaded.
-            provider: `cpu`, `openvino`, `cuda`, `tensorrt` or a full name. None is the best that
-                can run (see `flowvec.engine.selection.choose_engine`).
+            provider: `cpu`, `openvino`, `native`, `cuda`, `tensorrt` or a full name. None is the
+                best that can run (see `flowvec.engine.selection.choose_engine`).
             compute: `float32`; `bfloat16` on OpenVINO; `float16` on a GPU and `int8` on ONNX
-                Runtime's CPU provider and on OpenVINO itself, if the bundle has that variant.
-                `auto` is bfloat16 if provider and processor support it, float16 on a GPU, else
-                float32. Without a provider, the best one that supports the compute type is
-                used.
+                Runtime's CPU provider, on OpenVINO and in the native engine, if the bundle has that
+                variant. `auto` is int8 in the native engine if the bundle has its variant and the
+                processor VNNI and no AMX; else bfloat16 if provider and processor support it,
+                float16 on a GPU, else float32. Without a provider, the best one that supports the
+                compute type is used.
             streams: batches that are computed at the same time. None is what `flowvec tune` found,
                 else as many as the available cores allow.
             threads: cores that compute one batch. None is what `flowvec tune` found (if streams is
                 None too), else 1. One stream with all cores has the lowest latency for one text at
-                a time. Not on a GPU.
+                a time. Not on a GPU or in the native engine.
             max_batch_tokens: most padded tokens in a batch. None is what `flowvec tune` found, else
                 512 on CPU (2,048 for a model without layers, such as mini) and 16,384 on a GPU. A
                 larger one can be faster for many short texts; a smaller one limits memory. A call

@@ -17,6 +17,7 @@ __all__ = [
     "CUDA",
     "DEVICES",
     "EXPERIMENTAL",
+    "NATIVE",
     "OPENVINO",
     "PROVIDERS",
     "SHORT_NAMES",
@@ -40,6 +41,8 @@ DEVICES: tuple[Device, ...] = get_args(Device)
 CPU = "CPUExecutionProvider"
 # OpenVINO by itself, not as a provider of ONNX Runtime.
 OPENVINO = "OpenVINORuntime"
+# flowvec's own library: see `flowvec.native`.
+NATIVE = "FlowvecNative"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 
@@ -47,6 +50,7 @@ TENSORRT = "TensorrtExecutionProvider"
 PROVIDERS: dict[str, Device] = {
     CUDA: "cuda",
     TENSORRT: "cuda",
+    NATIVE: "cpu",
     OPENVINO: "cpu",
     CPU: "cpu",
 }
@@ -67,12 +71,14 @@ _GPU_BATCHES = 2
 SHORT_NAMES: dict[str, tuple[str, ...]] = {
     "cpu": (CPU,),
     "openvino": (OPENVINO,),
+    "native": (NATIVE,),
     "cuda": (CUDA,),
     "tensorrt": (TENSORRT,),
 }
 _COMPUTES_OF: dict[str, tuple[str, ...]] = {
     CPU: ("float32", "bfloat16", "int8"),
     OPENVINO: ("float32", "bfloat16", "float16", "int8"),
+    NATIVE: ("int8",),
     CUDA: ("float32", "float16"),
     TENSORRT: ("float32", "float16"),
 }
@@ -91,6 +97,7 @@ _VARIANT_OF: dict[tuple[str, str], str] = {
     # Not offered to users: it computes in float32, and shows what storing float16 costs.
     (CPU, "float16"): "float16",
     (OPENVINO, "int8"): "int8-openvino",
+    (NATIVE, "int8"): "int8-native",
     (CUDA, "float16"): "float16",
     (TENSORRT, "float16"): "float16",
 }
@@ -105,11 +112,11 @@ class Engine:
         Engine(provider='CPUExecutionProvider', compute='float32', streams=1, threads=1)
 
     Attributes:
-        provider: ONNX Runtime's name of the execution provider, or `OpenVINORuntime` for OpenVINO
-            itself.
+        provider: ONNX Runtime's name of the execution provider, `OpenVINORuntime` for OpenVINO
+            itself, or `FlowvecNative` for flowvec's own engine.
         compute: type of the matrix products: `float32`, `bfloat16`, `float16` or `int8`.
         streams: batches that run at the same time; 1 on a GPU.
-        threads: cores that compute one batch; 1 on a GPU.
+        threads: cores that compute one batch; 1 on a GPU and in the native engine.
         fused_attention: whether OpenVINO computes attention in one fused kernel. It is slower on
             every processor that was measured; `flowvec tune` tries it.
     """
@@ -202,8 +209,12 @@ def choose(
         able = [CPU, *(name for name in able if name != CPU)]
     if compute == "auto":
         # The fastest compute type of each provider; if all of those are refused, float32 of each.
+        if able == [NATIVE] and (reason := why_not(NATIVE, features, variants, "int8")):
+            raise ProviderUnavailableError(reason)
+        if provider is None and not _is_native_best(features, variants):
+            able = [name for name in able if name != NATIVE] or able
         pairs = [(name, _default_compute(name, features, variants)) for name in able]
-        pairs += [(name, "float32") for name in able]
+        pairs += [(name, "float32") for name in able if "float32" in _COMPUTES_OF[name]]
     else:
         # The best provider that supports the compute type; if none does, the reason of one that
         # could.
@@ -225,6 +236,8 @@ def choose(
         if threads not in (None, 1):
             raise InputValueError(f"threads are a CPU's, but on a GPU threads is {threads}")
         return Engine(full, kind, 1)
+    if full == NATIVE and threads not in (None, 1):
+        raise InputValueError(f"{NATIVE} computes a batch on one core, but threads is {threads}")
     threads = threads or 1
     return Engine(full, kind, streams or max(1, cores // threads), threads)
 
@@ -267,11 +280,20 @@ def _is_x86_without_avx512(features: Collection[str]) -> bool:
     return "avx2" in features and "avx512f" not in features
 
 
+def _is_native_best(features: Collection[str], variants: Sequence[str]) -> bool:
+    """Whether a bundle's weights in 8 bits are the fastest choice; they were kept only because they
+    cost little. OpenVINO was not compared on processors with AMX."""
+    has_variant = _VARIANT_OF[NATIVE, "int8"] in variants
+    return has_variant and "avx512_vnni" in features and "amx_int8" not in features
+
+
 def _default_compute(provider: str, features: Collection[str], variants: Sequence[str]) -> str:
     """The fastest compute type with almost no loss."""
     for compute in _FAST_COMPUTES.get(provider, ()):
         if _has_features(provider, compute, features):
             return compute
+    if provider == NATIVE:
+        return "int8"
     is_gpu = PROVIDERS[provider] == "cuda"
     return "float16" if is_gpu and "float16" in variants else "float32"
 

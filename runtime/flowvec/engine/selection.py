@@ -12,10 +12,12 @@ import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle
 from flowvec.engine.bound_session import BoundSession
+from flowvec.engine.native_session import NativeSession, native_status
 from flowvec.engine.onnxruntime_session import Session, onnxruntime_status
 from flowvec.engine.openvino_session import OpenVinoSession, openvino_status
 from flowvec.engine.providers import (
     CPU,
+    NATIVE,
     OPENVINO,
     PROVIDERS,
     Compute,
@@ -50,7 +52,7 @@ class GraphSession(Protocol):
 
 def provider_status() -> dict[str, str | None]:
     """Each supported provider, best first, with why it cannot run here, or None."""
-    status = {**onnxruntime_status(), OPENVINO: openvino_status()}
+    status = {**onnxruntime_status(), OPENVINO: openvino_status(), NATIVE: native_status()}
     return {name: status[name] for name in PROVIDERS}
 
 
@@ -74,11 +76,13 @@ def choose_engine(
 
     Args:
         provider: a provider by its full name (`CPUExecutionProvider`, `OpenVINORuntime`,
-            `CUDAExecutionProvider`, `TensorrtExecutionProvider`) or its short one (`cpu`,
-            `openvino`, `cuda`, `tensorrt`). None is the best that can run: a GPU, then OpenVINO,
-            then ONNX Runtime's own CPU provider. TensorRT must be asked for.
-        compute: `auto` is bfloat16 if the provider and the processor support it, float16 on a GPU
-            if the bundle has that variant, else float32.
+            `FlowvecNative`, `CUDAExecutionProvider`, `TensorrtExecutionProvider`) or its short one
+            (`cpu`, `openvino`, `native`, `cuda`, `tensorrt`). None is the best that can run: a GPU,
+            then the native engine where it has the compute type, then OpenVINO, then ONNX Runtime's
+            own CPU provider. TensorRT must be asked for.
+        compute: `auto` is int8 in the native engine if the bundle has the variant `int8-native` and
+            the processor VNNI and no AMX, bfloat16 if the provider and the processor support it,
+            float16 on a GPU if the bundle has that variant, else float32.
         streams: batches at the same time; None is as many as the available cores allow.
         threads: cores for one batch; None is one, which is best for many texts. One stream with all
             cores has the lowest latency for a single text.
@@ -168,6 +172,8 @@ def open_session(bundle: Bundle, engine: Engine) -> GraphSession:
         BundleError: the graph cannot be loaded.
         ProviderUnavailableError: the provider does not really run.
     """
+    if engine.provider == NATIVE:
+        return NativeSession(bundle, engine)
     if engine.provider == OPENVINO:
         return OpenVinoSession(bundle, engine)
     if engine.device == "cuda":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from flowvec import InputValueError, ProviderUnavailableError
 from flowvec.engine.providers import (
     CPU,
     CUDA,
+    NATIVE,
     OPENVINO,
     PROVIDERS,
     SHORT_NAMES,
@@ -25,6 +28,7 @@ def status(*running: str) -> dict[str, str | None]:
 
 
 BOTH = ["int8", "int8-openvino"]
+ALL = [*BOTH, "int8-native"]
 EVERYTHING = status(*PROVIDERS)
 
 
@@ -43,6 +47,42 @@ EVERYTHING = status(*PROVIDERS)
 )
 def test_auto_takes_the_best_that_runs(running: list[str], device: str, expected: str) -> None:
     assert choose(status(*running), BF16, 4, device=device).provider == expected
+
+
+@pytest.mark.parametrize(
+    ("features", "variants", "options", "expected"),
+    [
+        (BF16, ALL, {}, (NATIVE, "int8")),
+        (BF16, ALL, {"device": "cpu"}, (NATIVE, "int8")),
+        (BF16, ALL, {"refused": [(NATIVE, "int8")]}, (OPENVINO, "bfloat16")),
+        (BF16, BOTH, {}, (OPENVINO, "bfloat16")),
+        (BF16, BOTH, {"compute": "int8"}, (OPENVINO, "int8")),
+        (BF16, ALL, {"compute": "int8"}, (NATIVE, "int8")),
+        (BF16, ALL, {"compute": "float32"}, (OPENVINO, "float32")),
+        (BF16, ALL, {"provider": "openvino"}, (OPENVINO, "bfloat16")),
+        ([*BF16, "amx_int8", "amx_bf16"], ALL, {}, (OPENVINO, "bfloat16")),
+        (["avx2"], ALL, {}, (OPENVINO, "float32")),
+        (["avx2"], ALL, {"compute": "int8"}, (NATIVE, "int8")),
+        (["avx2"], ALL, {"provider": "native"}, (NATIVE, "int8")),
+    ],
+)
+def test_where_the_native_engine_is_used(
+    features: list[str], variants: list[str], options: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    engine = choose(status(CPU, OPENVINO, NATIVE), features, 4, variants, **options)
+    assert (engine.provider, engine.compute) == expected
+
+
+def test_the_native_engine_is_not_asked_for_what_it_lacks() -> None:
+    with pytest.raises(ProviderUnavailableError, match="--variants int8-native"):
+        choose(EVERYTHING, BF16, 4, BOTH, provider="native")
+    with pytest.raises(ProviderUnavailableError, match="cannot compute in float32"):
+        choose(EVERYTHING, BF16, 4, ALL, provider="native", compute="float32")
+    with pytest.raises(InputValueError, match="on one core"):
+        choose(EVERYTHING, BF16, 4, ALL, provider="native", threads=2)
+    assert choose(EVERYTHING, BF16, 4, ALL, provider="native", threads=1).streams == 4
+    with pytest.raises(ProviderUnavailableError, match="no engine is proved"):
+        choose(EVERYTHING, BF16, 4, ALL, provider="native", refused=[(NATIVE, "int8")])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +111,7 @@ def test_the_budget_goes_by_device_and_layers() -> None:
 
 @pytest.mark.parametrize("full", list(PROVIDERS))
 def test_a_named_engine_is_used_or_is_an_error_with_its_reason(full: str) -> None:
-    assert choose(EVERYTHING, BF16, 4, provider=full).provider == full
+    assert choose(EVERYTHING, BF16, 4, ALL, provider=full).provider == full
     others = status(*(name for name in PROVIDERS if name != full))
     with pytest.raises(ProviderUnavailableError, match=f"{full} was .*but {full} is"):
         choose(others, BF16, 4, provider=full)
@@ -80,7 +120,7 @@ def test_a_named_engine_is_used_or_is_an_error_with_its_reason(full: str) -> Non
 @pytest.mark.parametrize(("short", "fulls"), SHORT_NAMES.items())
 def test_a_short_name_means_its_first_provider_that_runs(short: str, fulls) -> None:
     for place, full in enumerate(fulls):
-        engine = choose(status(CPU, *fulls[place:]), BF16, 4, provider=short.upper())
+        engine = choose(status(CPU, *fulls[place:]), BF16, 4, ALL, provider=short.upper())
         assert engine.provider == full
     others = [name for name in PROVIDERS if name not in fulls]
     with pytest.raises(ProviderUnavailableError) as caught:
@@ -203,5 +243,5 @@ def test_an_unknown_choice_is_an_error(options, part: str) -> None:
 
 @pytest.mark.parametrize("name", ["nonsense", "", "CudaExecutionProvider"])
 def test_an_unknown_provider_names_those_served(name: str) -> None:
-    with pytest.raises(ProviderUnavailableError, match="cpu, openvino, cuda, tensorrt"):
+    with pytest.raises(ProviderUnavailableError, match="cpu, openvino, native, cuda, tensorrt"):
         choose(EVERYTHING, BF16, 4, provider=name)

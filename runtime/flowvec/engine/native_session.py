@@ -1,0 +1,74 @@
+"""flowvec's own engine: the weights of `model.native`, computed without padding."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.bundle.bundle import Bundle
+from flowvec.engine.failures import load_out_of_memory, run_failure
+from flowvec.engine.providers import NATIVE, Engine
+from flowvec.errors import (
+    BundleError,
+    EngineError,
+    MissingDependencyError,
+    ProviderUnavailableError,
+)
+from flowvec.machine import cpu_features
+from flowvec.native import NativeEncoder, Weights, instruction_set
+
+__all__ = ["NativeSession", "native_status"]
+
+
+def native_status() -> str | None:
+    """Why the native engine cannot run here, or None."""
+    try:
+        found = instruction_set(cpu_features())
+    except MissingDependencyError as error:
+        return str(error)
+    return None if found else "the native engine needs a processor with AVX2"
+
+
+class NativeSession:
+    """A bundle's native weights. `run` may be called from any number of threads."""
+
+    def __init__(self, bundle: Bundle, engine: Engine) -> None:
+        """Map the weights, and pack them for the processor.
+
+        Raises:
+            BundleError: the file is damaged, or is of another model than its bundle.
+            ProviderUnavailableError: the native engine cannot run here.
+            OutOfMemoryError: there is not enough memory.
+        """
+        if reason := native_status():
+            raise ProviderUnavailableError(f"{NATIVE} was asked for, but {reason}")
+        instructions = instruction_set(cpu_features())
+        assert instructions is not None
+        file = bundle.graph(engine.variant)
+        weights = Weights.read(file)
+        manifest = bundle.manifest
+        if weights.dim != manifest.dim or weights.most_tokens < manifest.max_length:
+            raise BundleError(
+                f"{file} gives {weights.dim} dimensions of at most {weights.most_tokens} tokens; "
+                f"its manifest says {manifest.dim} of {manifest.max_length}"
+            )
+        try:
+            self._encoder = NativeEncoder(weights, instructions)
+        except MemoryError as error:
+            raise load_out_of_memory(engine.provider, file, error) from error
+        except EngineError as error:
+            raise BundleError(f"{file} cannot be computed: {error}") from error
+        self.engine = engine
+
+    def run(self, *feeds: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """The vectors of a padded batch: see `flowvec.engine.onnxruntime_session`."""
+        ids, mask = feeds
+        is_token = mask.astype(np.bool_)
+        # Tokenizers of these models give each text a token; callers of `Encoder.run` may not.
+        is_token[~is_token.any(axis=1), 0] = True
+        starts = np.zeros(len(ids) + 1, np.int64)
+        is_token.sum(axis=1).cumsum(out=starts[1:])
+        try:
+            return self._encoder.vectors(ids[is_token].astype(np.int32), starts)
+        except (EngineError, MemoryError) as error:
+            raise run_failure(self.engine.provider, ids.shape, error) from error

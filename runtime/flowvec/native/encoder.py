@@ -1,0 +1,198 @@
+"""The native encoder: its library, and what it computes.
+
+ctypes releases Python's lock in every call, so other threads go on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import weakref
+from collections import deque
+from collections.abc import Collection
+from ctypes import byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.errors import EngineError, MissingDependencyError
+from flowvec.native.weights import Weights
+
+__all__ = ["LIBRARY", "SIGNATURES", "NativeEncoder", "instruction_set", "library"]
+
+# The name says nothing of a Python version, since the library does not use Python.
+LIBRARY = {"win32": "_encoder.dll", "darwin": "_encoder.dylib"}.get(sys.platform, "_encoder.so")
+_VERSION = 1  # of the interface in native/encoder/encoder.cpp
+_NO_MEMORY = 4
+# Best first. The scalar set is what these are compared with, and slower than any other engine.
+_FAST_SETS = ("avx512_vnni", "avx2")
+
+SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "create": (c_void_p, c_float, c_void_p, c_size_t, c_void_p, c_void_p),
+    "workspace": (c_void_p,),
+    "vectors": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_void_p),
+    "states": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_void_p),
+}
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int32]
+Starts = npt.NDArray[np.int64]
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The library, with the types of its functions.
+
+    Raises:
+        MissingDependencyError: it was not built, or is of another version.
+    """
+    path = Path(__file__).with_name(LIBRARY)
+    try:
+        lib = ctypes.CDLL(os.fspath(path))
+        version = int(lib.flowvec_encoder_version())
+    except (OSError, AttributeError) as error:
+        raise MissingDependencyError(f"cannot load {path}: {error}") from None
+    if version != _VERSION:
+        raise MissingDependencyError(f"{path} is of another version of flowvec")
+    for name, types in SIGNATURES.items():
+        function = getattr(lib, f"flowvec_encoder_{name}")
+        function.argtypes, function.restype = types, c_int
+    for name in ("free", "workspace_free"):
+        function = getattr(lib, f"flowvec_encoder_{name}")
+        function.argtypes, function.restype = (c_void_p,), None
+    lib.flowvec_encoder_set.argtypes = (c_size_t, c_void_p)
+    lib.flowvec_encoder_set.restype = lib.flowvec_encoder_error.restype = c_char_p
+    return lib
+
+
+def sets() -> dict[str, int]:
+    """Numbers of the instruction sets that the library and this processor have, by name.
+
+    Raises:
+        MissingDependencyError: there is no library.
+    """
+    found: dict[str, int] = {}
+    number, runs = 0, c_int()
+    while name := library().flowvec_encoder_set(number, byref(runs)):
+        if runs.value:
+            found[name.decode()] = number
+        number += 1
+    return found
+
+
+def instruction_set(features: Collection[str]) -> str | None:
+    """The fastest instruction set that can be used; None if there is none.
+
+    Args:
+        features: those of the processor that may be used (`flowvec.machine.cpu_features`).
+
+    Raises:
+        MissingDependencyError: there is no library.
+    """
+    able = sets()
+    return next((name for name in _FAST_SETS if name in able and name in features), None)
+
+
+def _check(status: int) -> None:
+    if not status:
+        return
+    text = library().flowvec_encoder_error().decode("utf-8", "replace")
+    if status == _NO_MEMORY:
+        raise MemoryError(text)
+    raise EngineError(text)
+
+
+class NativeEncoder:
+    """Weights, packed for an instruction set. Any number of threads may use it."""
+
+    def __init__(self, weights: Weights, instructions: str) -> None:
+        """Pack weights.
+
+        Args:
+            weights: what to compute with; its file stays mapped.
+            instructions: name of an instruction set.
+
+        Raises:
+            EngineError: the processor lacks the instruction set, or a size is out of range.
+            MemoryError: there is not enough memory.
+            MissingDependencyError: there is no library.
+        """
+        lib, able = library(), sets()
+        if instructions not in able:
+            raise EngineError(f"this processor does not have {instructions}")
+        # The library reads some of them later.
+        self._arrays = [np.ascontiguousarray(array) for array in weights.arrays()]
+        sizes, poolings = weights.sizes(), weights.pooling_numbers()
+        addresses = (c_void_p * len(self._arrays))(*(a.ctypes.data for a in self._arrays))
+        handle = c_void_p()
+        status = lib.flowvec_encoder_create(
+            (c_int32 * len(sizes))(*sizes),
+            weights.epsilon,
+            (c_int32 * len(poolings))(*poolings),
+            able[instructions],
+            addresses,
+            byref(handle),
+        )
+        _check(status)
+        self._handle, self._lib = handle, lib
+        weakref.finalize(self, lib.flowvec_encoder_free, handle).atexit = False
+        self.dim, self.hidden = weights.dim, weights.hidden
+        # One for each thread that computes at the same time.
+        self._idle: deque[_Workspace] = deque()
+
+    def vectors(self, ids: Ids, starts: Starts) -> Floats:
+        """The vectors of texts.
+
+        Args:
+            ids: token ids of all texts, one after the other, int32 (tokens,).
+            starts: where each text begins, and the last one's end, int64 (texts + 1,).
+
+        Returns:
+            float32 (texts, dim).
+
+        Raises:
+            EngineError: a token is not in the vocabulary, or a text has no token or too many.
+            MemoryError: there is not enough memory.
+        """
+        out = np.empty((len(starts) - 1, self.dim), np.float32)
+        self._run(self._lib.flowvec_encoder_vectors, ids, starts, out)
+        return out
+
+    def states(self, ids: Ids, starts: Starts) -> Floats:
+        """The last layer's states, float32 (tokens, hidden); as `vectors` otherwise."""
+        out = np.empty((len(ids), self.hidden), np.float32)
+        self._run(self._lib.flowvec_encoder_states, ids, starts, out)
+        return out
+
+    def _run(self, function: Any, ids: Ids, starts: Starts, out: Floats) -> None:
+        ids = np.ascontiguousarray(ids, np.int32)
+        starts = np.ascontiguousarray(starts, np.int64)
+        if starts[0] != 0 or starts[-1] != len(ids):
+            raise EngineError("the texts are not all of the tokens")
+        try:
+            workspace = self._idle.pop()
+        except IndexError:
+            workspace = _Workspace()
+        status = function(
+            self._handle,
+            workspace.handle,
+            ids.ctypes.data,
+            starts.ctypes.data,
+            len(starts) - 1,
+            out.ctypes.data,
+        )
+        _check(status)
+        self._idle.append(workspace)
+
+
+class _Workspace:
+    """Memory in which one thread computes at a time."""
+
+    def __init__(self) -> None:
+        lib, self.handle = library(), c_void_p()
+        _check(lib.flowvec_encoder_workspace(byref(self.handle)))
+        weakref.finalize(self, lib.flowvec_encoder_workspace_free, self.handle).atexit = False

@@ -1,0 +1,279 @@
+"""The file `model.native`: an encoder's weights in 8 bits, as the native encoder reads them.
+
+It is a safetensors file: the length of a JSON header (8 bytes, little-endian), the header, and the
+tensors, one after the other. The header's `__metadata__` has one key, `flowvec`, which holds the
+JSON text of an object with these fields:
+
+    format          1
+    layers, heads   sizes that no tensor shows
+    epsilon         what layer normalization adds to the variance
+    activation      `gelu`, with the normal distribution's function
+    poolings        how token vectors become one vector, concatenated
+    is_normalized   whether vectors are divided by their lengths
+    uncounted       a token id that has no position, as RoBERTa's padding; null for none
+
+Matrices are int8, with a row for each output, and a float32 scale for each row. Numbers 2i and
+2i + 1 of a row have positive parts that sum to at most 128, and negative ones too. A query's matrix
+and bias hold the factor 1 / sqrt(size of a head). `smoothing` divides the channels of a layer
+normalization's output before it is rounded; the matrices that read it are multiplied by it. The
+first row of `positions` belongs to the token that is not counted, if there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.errors import BundleError
+
+__all__ = ["MOST_OF_PAIRS", "POOLINGS", "Weights", "shapes_of"]
+
+# In the order of the library's numbers.
+POOLINGS = ("mean", "cls", "max", "mean_sqrt_len", "weighted_mean", "last_token")
+# The sum of two weights of a sign, of inputs 2i and 2i + 1. With it, processors without VNNI can add
+# two products in 16 bits.
+MOST_OF_PAIRS = 128
+_FORMAT = 1
+_MAX_HEADER_BYTES = 1 << 20
+_MOST_LAYERS = 128
+_TYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I8": np.dtype("i1")}
+
+Tensor = npt.NDArray[Any]
+
+
+def shapes_of(
+    layers: int, hidden: int, wide: int, positions: int, vocabulary: int
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Types and shapes of the tensors of a model, by name; those of float32 come first."""
+    floats: dict[str, tuple[int, ...]] = {"positions": (positions, hidden)}
+    bytes_: dict[str, tuple[int, ...]] = {}
+
+    def matrix(name: str, columns: int, inputs: int, *, has_bias: bool = True) -> None:
+        bytes_[f"{name}.weight"] = (columns, inputs)
+        floats[f"{name}.scale"] = (columns,)
+        if has_bias:
+            floats[f"{name}.bias"] = (columns,)
+
+    def norm(name: str) -> None:
+        for part in ("weight", "bias", "smoothing"):
+            floats[f"{name}.{part}"] = (hidden,)
+
+    matrix("words", vocabulary, hidden, has_bias=False)
+    norm("embedding_norm")
+    for i in range(layers):
+        layer = f"layers.{i}"
+        matrix(f"{layer}.qkv", 3 * hidden, hidden)
+        matrix(f"{layer}.attention_out", hidden, hidden)
+        norm(f"{layer}.attention_norm")
+        matrix(f"{layer}.up", wide, hidden)
+        matrix(f"{layer}.down", hidden, wide)
+        norm(f"{layer}.output_norm")
+    return {
+        **{name: ("F32", shape) for name, shape in floats.items()},
+        **{name: ("I8", shape) for name, shape in bytes_.items()},
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """An encoder's weights.
+
+    Attributes:
+        layers: transformer layers.
+        heads: attention heads.
+        epsilon: what layer normalization adds to the variance.
+        poolings: names from `POOLINGS`.
+        is_normalized: whether vectors have length 1.
+        uncounted: a token id that has no position, or None.
+        tensors: as `shapes_of` lists them.
+    """
+
+    layers: int
+    heads: int
+    epsilon: float
+    poolings: tuple[str, ...]
+    is_normalized: bool
+    uncounted: int | None
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def hidden(self) -> int:
+        """Length of a token's vector."""
+        return int(self.tensors["positions"].shape[1])
+
+    @property
+    def dim(self) -> int:
+        """Length of a text's vector."""
+        return len(self.poolings) * self.hidden
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of a text."""
+        return len(self.tensors["positions"]) - (self.uncounted is not None)
+
+    def sizes(self) -> list[int]:
+        """As the library takes them."""
+        wide, words = self.tensors["layers.0.up.weight"], self.tensors["words.weight"]
+        positions = len(self.tensors["positions"])
+        sizes = [self.layers, self.hidden, self.heads, len(wide), positions, len(words)]
+        uncounted = -1 if self.uncounted is None else self.uncounted
+        return [*sizes, uncounted, self.is_normalized, len(self.poolings)]
+
+    def pooling_numbers(self) -> list[int]:
+        """As the library takes them."""
+        return [POOLINGS.index(name) for name in self.poolings]
+
+    def arrays(self) -> Iterator[Tensor]:
+        """The tensors that the library reads, in its order."""
+        yield from self._of("words", "weight", "scale")
+        yield self.tensors["positions"]
+        yield from self._norm("embedding_norm")
+        for i in range(self.layers):
+            layer = f"layers.{i}"
+            yield from self._of(f"{layer}.qkv", "weight", "scale", "bias")
+            yield from self._of(f"{layer}.attention_out", "weight", "scale", "bias")
+            yield from self._norm(f"{layer}.attention_norm")
+            yield from self._of(f"{layer}.up", "weight", "scale", "bias")
+            yield from self._of(f"{layer}.down", "weight", "scale", "bias")
+            yield from self._norm(f"{layer}.output_norm")
+
+    def _of(self, name: str, *parts: str) -> Iterator[Tensor]:
+        for part in parts:
+            yield self.tensors[f"{name}.{part}"]
+
+    def _norm(self, name: str) -> Iterator[Tensor]:
+        weight, bias, smoothing = self._of(name, "weight", "bias", "smoothing")
+        yield from (weight, bias, weight / smoothing, bias / smoothing)
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        names = shapes_of(self.layers, self.hidden, *self._other_sizes())
+        facts = {
+            "format": _FORMAT,
+            "layers": self.layers,
+            "heads": self.heads,
+            "epsilon": self.epsilon,
+            "activation": "gelu",
+            "poolings": list(self.poolings),
+            "is_normalized": self.is_normalized,
+            "uncounted": self.uncounted,
+        }
+        header: dict[str, Any] = {"__metadata__": {"flowvec": json.dumps(facts)}}
+        end = 0
+        for name, (type_, shape) in names.items():
+            begin, end = end, end + math.prod(shape) * _TYPES[type_].itemsize
+            header[name] = {"dtype": type_, "shape": list(shape), "data_offsets": [begin, end]}
+        text = json.dumps(header).encode()
+        text += b" " * (-(8 + len(text)) % 64)  # tensors begin at a cache line
+        with path.open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for name, (type_, shape) in names.items():
+                tensor = self.tensors[name]
+                assert tensor.shape == shape, (name, tensor.shape, shape)
+                file.write(np.ascontiguousarray(tensor, _TYPES[type_]).tobytes())
+
+    def _other_sizes(self) -> tuple[int, int, int]:
+        return (
+            len(self.tensors["layers.0.up.weight"]),
+            len(self.tensors["positions"]),
+            len(self.tensors["words.weight"]),
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Weights:
+        """Read the file; the tensors stay in it, and are mapped into memory.
+
+        Raises:
+            BundleError: it is damaged, or not such a file.
+        """
+        try:
+            with path.open("rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # an empty file cannot be mapped
+            raise BundleError(f"cannot read {path}: {error}") from None
+        try:
+            return _parsed(data)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise BundleError(f"{path} is not a file of native weights: {error}") from None
+
+
+def _parsed(data: mmap.mmap) -> Weights:
+    """What a file holds.
+
+    Raises:
+        ValueError, KeyError, TypeError, RecursionError: something else.
+    """
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or not 2 <= length <= min(_MAX_HEADER_BYTES, len(data) - 8):
+        raise ValueError("its header has an impossible length")
+    header = json.loads(data[8 : 8 + length].decode())
+    facts = json.loads(header.pop("__metadata__")["flowvec"])
+    if facts["format"] != _FORMAT:
+        raise ValueError(f"its format is {facts['format']!r}, and this flowvec reads {_FORMAT}")
+    layers, heads = _whole(facts, "layers", 1, _MOST_LAYERS), _whole(facts, "heads", 1, 1 << 16)
+    hidden = _dimension(header, "positions", 1)
+    expected = shapes_of(
+        layers,
+        hidden,
+        _dimension(header, "layers.0.up.weight", 0),
+        _dimension(header, "positions", 0),
+        _dimension(header, "words.weight", 0),
+    )
+    if header.keys() != expected.keys():
+        raise ValueError(f"its tensors are not those of {layers} layers")
+    tensors: dict[str, Tensor] = {}
+    end = 0
+    for name, (type_, shape) in expected.items():
+        begin, end = end, end + math.prod(shape) * _TYPES[type_].itemsize
+        wanted = {"dtype": type_, "shape": list(shape), "data_offsets": [begin, end]}
+        if header[name] != wanted:
+            raise ValueError(f"{name} is {header[name]}, and not {wanted}")
+        if 8 + length + end > len(data):
+            raise ValueError(f"it ends before the end of {name}")
+        count = math.prod(shape)
+        tensor = np.frombuffer(data, _TYPES[type_], count, 8 + length + begin).reshape(shape)
+        if type_ == "F32" and not np.isfinite(tensor).all():
+            raise ValueError(f"{name} has numbers that are not finite")
+        if name.endswith(".smoothing") and not (tensor > 0).all():
+            raise ValueError(f"{name} has numbers that are not above 0")
+        tensors[name] = tensor
+    if 8 + length + end != len(data):
+        raise ValueError("it is longer than its tensors")
+    if facts["activation"] != "gelu":
+        raise ValueError(f"its activation is {facts['activation']!r}")
+    poolings = facts["poolings"]
+    if not isinstance(poolings, list) or not poolings or not set(poolings) <= set(POOLINGS):
+        raise ValueError(f"its poolings are {poolings!r}")
+    epsilon = facts["epsilon"]
+    if not isinstance(epsilon, float) or not 0 <= epsilon < 1:
+        raise ValueError(f"its epsilon is {epsilon!r}")
+    if not isinstance(facts["is_normalized"], bool):
+        raise ValueError(f"is_normalized is {facts['is_normalized']!r}")
+    uncounted = facts["uncounted"]
+    if uncounted is not None:
+        uncounted = _whole(facts, "uncounted", 0, len(tensors["words.weight"]) - 1)
+    return Weights(
+        layers, heads, epsilon, tuple(poolings), facts["is_normalized"], uncounted, tensors
+    )
+
+
+def _whole(facts: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    value = facts[name]
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def _dimension(header: Mapping[str, Any], name: str, axis: int) -> int:
+    shape = header[name]["shape"]
+    if not isinstance(shape, list) or len(shape) != 2:
+        raise ValueError(f"{name} has the shape {shape!r}")
+    return _whole({name: shape[axis]}, name, 1, 1 << 24)
