@@ -115,9 +115,9 @@ def export(
     The limits of this comparison: max |a - b| / ||b|| is at most 1e-4 and the cosine at least
     .99999; with float16 weights, the cosine to the unrounded weights is at least .999. An
     embedder's variant keeps a cosine of .995 to float32 on the calibration texts (`float16`: .999),
-    and loses at most .5 points on `sts` (`float16`: .2). Those of other kinds rank documents as
-    float32 does: Kendall's tau, the share of queries with the same first document, and of encoders
-    the share of the ten best documents are at least .9.
+    and loses at most .5 points on `sts` (`float16` and `int8-native`: .2). Those of other kinds
+    rank documents as float32 does: Kendall's tau, the share of queries with the same first
+    document, and of encoders the share of the ten best documents are at least .9.
 
     Args:
         source: a Hugging Face name; a local directory of an encoder that transformers loads, of a
@@ -143,8 +143,8 @@ def export(
         default_prompt_name: the prompt that is used by default; None is the source's own.
         weights: storage of the weight matrices. `float16` halves the file; the graph still
             computes in float32.
-        variants: variants of the graph: `float16` for GPUs, `int8` for ONNX Runtime's CPU provider,
-            and `int8-openvino` for OpenVINO. int8 is the fastest on processors without AMX.
+        variants: other forms of the model: `int8-native` for flowvec's own engine (the fastest on
+            processors without AMX), `int8-openvino`, `int8` for ONNX Runtime, `float16` for GPUs.
         calibration: texts like those that will be encoded. They are used to measure each
             dimension's range for 8-bit vectors, and to compare variants. None is the English
             sentences of the demo; an empty list leaves the ranges out.

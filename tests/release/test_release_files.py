@@ -19,6 +19,7 @@ from packaging.version import Version
 
 import flowvec
 from flowvec.hnsw import library
+from flowvec.native import encoder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -144,6 +145,11 @@ def test_the_library_that_is_built_is_the_one_that_is_loaded() -> None:
     source = (ROOT / "native/hnsw.cpp").read_text("utf-8")
     exported = set(re.findall(r"^FLOWVEC_API .*?flowvec_hnsw_(\w+)\(", source, re.MULTILINE))
     assert exported - {"version", "simd", "error", "errno", "free"} == set(library.SIGNATURES)
+    assert runpy.run_path(str(ROOT / "hatch_build.py"))["ENCODER_NAME"] == encoder.LIBRARY
+    source = (ROOT / "native/encoder/encoder.cpp").read_text("utf-8")
+    exported = set(re.findall(r"^FLOWVEC_API .*?flowvec_encoder_(\w+)\(", source, re.MULTILINE))
+    others = {"version", "error", "set", "free", "workspace_free"}
+    assert exported - others == set(encoder.SIGNATURES)
     # The licence asks for a notice in files that were changed.
     changed = (ROOT / "native/hnswlib/hnswalg.h").read_text("utf-8")
     assert changed.startswith("// This file was changed for flowvec")

@@ -90,7 +90,8 @@ def export(
     variants: Annotated[
         str | None,
         typer.Option(
-            help="More graphs, joined by commas: float16 for GPUs, int8 and int8-openvino for CPUs."
+            help="More forms of the model, joined by commas: int8-native, int8-openvino and int8 "
+            "for CPUs, float16 for GPUs."
         ),
     ] = None,
     calibration: Annotated[

@@ -132,7 +132,10 @@ def examine(bundle: str | None = None, *, shipped: Collection[str] | None = None
                 proofs += _prove(model)
     if bundle is not None:
         try:
-            proofs = _prove(open_bundle(bundle))
+            opened = open_bundle(bundle)
+            manifest, variants = opened.manifest, opened.variants
+            engine = choose_engine(variants=variants, layers=manifest.layers)
+            proofs = _prove(opened)
         except FlowvecError as error:
             problems.append(str(error))
     for name in dict.fromkeys(proof.model for proof in proofs):

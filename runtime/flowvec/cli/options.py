@@ -34,8 +34,8 @@ MODEL_HELP = (
 Provider = Annotated[
     str | None,
     typer.Option(
-        help="cpu, openvino, cuda or tensorrt; by default the best that can run here. cuda and "
-        "tensorrt are experimental."
+        help="cpu, openvino, native, cuda or tensorrt; by default the best that can run here. "
+        "cuda and tensorrt are experimental."
     ),
 ]
 Compute = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or int8.")]

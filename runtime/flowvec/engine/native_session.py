@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import numpy.typing as npt
 
@@ -22,6 +24,8 @@ __all__ = ["NativeSession", "native_status"]
 
 def native_status() -> str | None:
     """Why the native engine cannot run here, or None."""
+    if sys.platform == "win32":
+        return "the native engine is not built for Windows"
     try:
         found = instruction_set(cpu_features())
     except MissingDependencyError as error:

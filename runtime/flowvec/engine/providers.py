@@ -204,7 +204,7 @@ def choose(
     if threads is not None and threads < 1:
         raise InputValueError(f"threads must be at least 1, but is {threads}")
     able = _able(status, device, provider)
-    if layers == 0 and able[0] == OPENVINO and CPU in able:
+    if layers == 0 and able[0] in (NATIVE, OPENVINO) and CPU in able:
         # No matrix products to compute, and ONNX Runtime has the cheaper call.
         able = [CPU, *(name for name in able if name != CPU)]
     if compute == "auto":

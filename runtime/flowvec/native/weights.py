@@ -38,8 +38,8 @@ __all__ = ["MOST_OF_PAIRS", "POOLINGS", "Weights", "shapes_of"]
 
 # In the order of the library's numbers.
 POOLINGS = ("mean", "cls", "max", "mean_sqrt_len", "weighted_mean", "last_token")
-# The sum of two weights of a sign, of inputs 2i and 2i + 1. With it, processors without VNNI can add
-# two products in 16 bits.
+# The largest sum of two weights of a sign, for inputs 2i and 2i + 1: processors without VNNI
+# add two products in 16 bits.
 MOST_OF_PAIRS = 128
 _FORMAT = 1
 _MAX_HEADER_BYTES = 1 << 20

@@ -23,7 +23,7 @@ from flowvec.cli import doctor
 from flowvec.encoder import proof
 from flowvec.encoder.proof import MIN_COSINE_OF, open_proved
 from flowvec.encoder.references import References
-from flowvec.engine.providers import CPU, OPENVINO, Engine, choose
+from flowvec.engine.providers import CPU, NATIVE, OPENVINO, Engine, choose
 from flowvec.engine.selection import available_providers
 from flowvec.engine.tuned import Tuned, save_tuned
 from flowvec.errors import EngineError, EngineNotProvedError, ProviderUnavailableError
@@ -380,7 +380,7 @@ def test_an_engine_that_was_named_is_not_replaced_after_its_proof_failed(
 
 
 _ABSENT = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
-ABLE = dict.fromkeys((OPENVINO, CPU)) | dict.fromkeys(_ABSENT, "not here")
+ABLE = dict.fromkeys((NATIVE, OPENVINO, CPU)) | dict.fromkeys(_ABSENT, "not here")
 BF16 = {"avx2", "avx512f", "avx512_vnni", "avx512_bf16"}
 
 
