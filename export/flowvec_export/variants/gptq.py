@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-import scipy.linalg.lapack
 from onnx import TensorProto, helper
 
 from flowvec.bundle.manifest import INPUTS, TOKEN_TYPES
@@ -168,18 +167,17 @@ def round_matrix(
     Args:
         matrix: float32 (rows, columns).
         moments: second moments of its inputs, float32 (rows, rows); see `Observed`.
-        most_of_pairs: the largest magnitude of a sum of two numbers of a sign, in rows 2i and
-            2i + 1 of a column; None sets no limit.
+        most_of_pairs: limits two numbers of the same sign in rows 2i and 2i + 1 of a column: the
+            largest magnitude of their sum. None sets no limit.
         rows_at_once: rows whose errors are spread together.
         columns_at_once: columns that are rounded together, in float64.
     """
-    largest = np.maximum(np.abs(matrix).max(axis=0), _TINY).astype(np.float64) / 127
+    scales = np.maximum(np.abs(matrix).max(axis=0), _TINY).astype(np.float64) / 127
     if most_of_pairs is not None:
         for signed in (matrix, -matrix):
             positive = np.maximum(signed, 0)
             sums = positive[: len(matrix) // 2 * 2].reshape(-1, 2, matrix.shape[1]).sum(axis=1)
-            np.maximum(largest, sums.max(axis=0, initial=0.0) / most_of_pairs, out=largest)
-    scales = largest
+            np.maximum(scales, sums.max(axis=0, initial=0.0) / most_of_pairs, out=scales)
     size = len(matrix)
     power = np.diag(moments).astype(np.float64)
     # The largest inputs first, so that most rows are left to compensate their errors.
@@ -201,9 +199,12 @@ def round_matrix(
 def _spread(curvature: Doubles) -> Doubles:
     """How to spread an error of a row over the rows after it: an upper triangle, U, of the inverse
     of the curvature, U' U."""
+    # Here, so that exports without 8 bits do not wait for it.
+    from scipy.linalg.lapack import dtrtri
+
     # The inverse of an upper triangle R with R R' = curvature.
     triangle = np.linalg.cholesky(curvature[::-1, ::-1])[::-1, ::-1]
-    inverse, status = scipy.linalg.lapack.dtrtri(triangle, lower=0)
+    inverse, status = dtrtri(triangle, lower=0)
     if status:
         raise np.linalg.LinAlgError(f"dtrtri gave {status}")
     spread: Doubles = np.ascontiguousarray(inverse)

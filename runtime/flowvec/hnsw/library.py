@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.errors import FlowvecError, MissingDependencyError
+from flowvec.errors import FlowvecError
+from flowvec.shared_library import load_library
 
 __all__ = ["LIBRARY", "SIGNATURES", "GraphFileError", "HnswError", "address", "check", "library"]
 
@@ -62,28 +63,10 @@ def library() -> ctypes.CDLL:
         MissingDependencyError: it was not built, or is of another version.
     """
     path = Path(__file__).with_name(LIBRARY)
-    try:
-        lib = ctypes.CDLL(os.fspath(path))
-        version = int(lib.flowvec_hnsw_version())
-    except (OSError, AttributeError) as error:
-        raise MissingDependencyError(f"cannot load {path}: {error}. {_advice()}") from None
-    if version != _VERSION:
-        raise MissingDependencyError(f"{path} is of another version of flowvec. {_advice()}")
-    for name, types in SIGNATURES.items():
-        function = getattr(lib, f"flowvec_hnsw_{name}")
-        function.argtypes, function.restype = types, c_int
+    lib = load_library(path, "flowvec_hnsw_", _VERSION, SIGNATURES)
     lib.flowvec_hnsw_free.argtypes, lib.flowvec_hnsw_free.restype = (c_void_p,), None
     lib.flowvec_hnsw_error.restype = lib.flowvec_hnsw_simd.restype = c_char_p
     return lib
-
-
-def _advice() -> str:
-    root = Path(__file__).resolve().parents[3]
-    if (root / "native" / "hnsw.cpp").is_file():
-        return f"Build it: python {root / 'hatch_build.py'}"
-    return (
-        "Install flowvec again, for this platform, from its wheel or clone: pip's --force-reinstall"
-    )
 
 
 def check(status: int, path: str | None = None) -> None:

@@ -6,7 +6,6 @@ ctypes releases Python's lock in every call, so other threads go on.
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import weakref
 from collections import deque
@@ -19,8 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.errors import EngineError, MissingDependencyError
+from flowvec.errors import EngineError
 from flowvec.native.weights import Weights
+from flowvec.shared_library import load_library
 
 __all__ = ["LIBRARY", "SIGNATURES", "NativeEncoder", "instruction_set", "library"]
 
@@ -51,16 +51,7 @@ def library() -> ctypes.CDLL:
         MissingDependencyError: it was not built, or is of another version.
     """
     path = Path(__file__).with_name(LIBRARY)
-    try:
-        lib = ctypes.CDLL(os.fspath(path))
-        version = int(lib.flowvec_encoder_version())
-    except (OSError, AttributeError) as error:
-        raise MissingDependencyError(f"cannot load {path}: {error}") from None
-    if version != _VERSION:
-        raise MissingDependencyError(f"{path} is of another version of flowvec")
-    for name, types in SIGNATURES.items():
-        function = getattr(lib, f"flowvec_encoder_{name}")
-        function.argtypes, function.restype = types, c_int
+    lib = load_library(path, "flowvec_encoder_", _VERSION, SIGNATURES)
     for name in ("free", "workspace_free"):
         function = getattr(lib, f"flowvec_encoder_{name}")
         function.argtypes, function.restype = (c_void_p,), None
