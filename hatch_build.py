@@ -118,10 +118,13 @@ def _build_encoder() -> Path:
         class Build(build_ext):
             def build_extensions(self) -> None:
                 # No contraction: products and sums are fused where the source says so, everywhere.
-                flags = [*FLAGS, "-ffp-contract=off", "-g0", f"-ffile-prefix-map={ROOT}=."]
+                flags = [*FLAGS, "-pthread", "-ffp-contract=off", "-g0"]
+                flags.append(f"-ffile-prefix-map={ROOT}=.")
                 flags += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # of gcc's intrinsics
                 others = os.environ.get("HNSW_FLAGS", "").split()
-                linking = ["-Wl,-s"] if sys.platform == "linux" and not others else []
+                linking = ["-pthread"]
+                if sys.platform == "linux" and not others:
+                    linking.append("-Wl,-s")
                 is_x86 = platform.machine().lower() in ("x86_64", "amd64")
                 objects: list[str] = []
                 for source in sorted((ROOT / "native" / "encoder").glob("*.cpp")):

@@ -22,7 +22,6 @@ from flowvec.bundle.manifest import (
     MODEL,
     RANGES,
     TOKENIZER,
-    VARIANTS,
 )
 from flowvec.engine.providers import CPU
 from flowvec.engine.selection import choose_engine
@@ -63,7 +62,7 @@ from flowvec_export.staging import check_target, staged_directory
 from flowvec_export.sts import StsTask
 from flowvec_export.trust import Trust
 from flowvec_export.variants.ranges import calibration_texts, measure_ranges
-from flowvec_export.variants.variants import KINDS, Variant, add_variant, describe_processor
+from flowvec_export.variants.variants import KINDS, Variant, add_variant, with_variants
 
 if TYPE_CHECKING:
     from flowvec_export.transforms import Transform
@@ -87,7 +86,7 @@ def export(
     prompts: Mapping[str, str] | None = None,
     default_prompt_name: str | None = None,
     weights: Weights = "float32",
-    variants: Sequence[Variant] = (),
+    variants: Sequence[Variant] | None = None,
     calibration: Sequence[str] | None = None,
     sts: Sequence[StsTask] = (),
     overwrite: bool = False,
@@ -145,6 +144,8 @@ def export(
             computes in float32.
         variants: other forms of the model: `int8-native` for flowvec's own engine (the fastest on
             processors without AMX), `int8-openvino`, `int8` for ONNX Runtime, `float16` for GPUs.
+            None is `int8-native` if this engine computes the model, of up to BERT-base's size,
+            and the variant is close enough to float32.
         calibration: texts like those that will be encoded. They are used to measure each
             dimension's range for 8-bit vectors, and to compare variants. None is the English
             sentences of the demo; an empty list leaves the ranges out.
@@ -172,8 +173,9 @@ def export(
     check_apart(target, [source, transform if isinstance(transform, str | Path) else None])
     check_target(target, flag("overwrite", overwrite), _is_bundle)
     choice("weights", weights, WEIGHTS)
-    for kind in as_list("variants", variants):
-        choice("each of variants", kind, KINDS)
+    if variants is not None:
+        for kind in as_list("variants", variants):
+            choice("each of variants", kind, KINDS)
     if pooling is not None:
         parse_pooling(pooling)
     if normalize is not None:
@@ -309,14 +311,15 @@ def export(
         if texts:
             tell("measuring the range of each dimension")
             bundle = _with_ranges(bundle, texts)
-        proved_on: dict[str, str] = {}
-        for kind in variants:
-            tell(f"making the {kind} variant")
-            measured = add_variant(bundle, draft.proto, kind, texts, draft.attention, sts)
-            figures |= measured
-            bundle = with_file(bundle, VARIANTS[kind])
-            proved_on[kind] = describe_processor()
-        manifest = replace(bundle.manifest, parity=figures, proved_on=proved_on)
+        bundle, measured = with_variants(
+            bundle,
+            draft.proto,
+            variants,
+            draft.attention,
+            lambda at, kind: add_variant(at, draft.proto, kind, texts, draft.attention, sts),
+            tell,
+        )
+        manifest = replace(bundle.manifest, parity=figures | measured)
         (staged / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return Bundle.load(target)
 

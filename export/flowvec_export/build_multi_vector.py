@@ -17,10 +17,11 @@ from flowvec_export.assembly.parity import MIN_COSINE_OF_FLOAT16, measure_tokens
 from flowvec_export.assembly.token_parity import require_own_tokens
 from flowvec_export.graph.proto import write_onnx
 from flowvec_export.sources.late_interaction import MultiVectorSource
-from flowvec_export.staged_bundle import opset_of, with_references
+from flowvec_export.staged_bundle import computable, opset_of, with_references
 from flowvec_export.staging import staged_directory
-from flowvec_export.variants.retrieval import with_retrieval_variants
-from flowvec_export.variants.variants import Variant
+from flowvec_export.variants.ranges import calibration_texts
+from flowvec_export.variants.retrieval import add_retrieval_variant
+from flowvec_export.variants.variants import Variant, with_variants
 
 __all__ = ["build_multi_vector"]
 
@@ -33,7 +34,7 @@ def build_multi_vector(
     origin: str,
     max_length: int | None,
     weights: Weights,
-    variants: Sequence[Variant],
+    variants: Sequence[Variant] | None,
     calibration: Sequence[str] | None,
     overwrite: bool,
     is_ours: Callable[[Path], bool],
@@ -48,7 +49,7 @@ def build_multi_vector(
         origin: the source's name for the manifest.
         max_length: most tokens of a document; None is the source's own.
         weights: storage of the weight matrices.
-        variants: `int8` or `int8-openvino`.
+        variants: `int8-native`, `int8-openvino` or `int8`; None is those that are made by default.
         calibration: texts from which queries and documents are made to compare variants; None is
             the English texts of the demo.
         overwrite: replace an existing bundle.
@@ -70,7 +71,12 @@ def build_multi_vector(
         bundle = with_references(bundle)
         say(f"comparing with {draft.computed_by}")
         figures = _compare(bundle, draft, source.encoder.vocabulary)
-        bundle, measured = with_retrieval_variants(bundle, draft.proto, variants, calibration, say)
+
+        def add(bundle: Bundle, kind: Variant) -> dict[str, float]:
+            texts = computable(bundle, calibration_texts() if calibration is None else calibration)
+            return add_retrieval_variant(bundle, draft.proto, kind, texts, draft.attention)
+
+        bundle, measured = with_variants(bundle, draft.proto, variants, draft.attention, add, say)
         manifest = replace(bundle.manifest, parity=figures | measured)
         (staged / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return Bundle.load(target)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flowvec import Bundle, Manifest, Reranker
 from flowvec.bundle.bundle import record_file
-from flowvec.bundle.manifest import MANIFEST, MODEL, TOKENIZER, VARIANTS
+from flowvec.bundle.manifest import MANIFEST, MODEL, TOKENIZER
 from flowvec.engine.providers import CPU
 from flowvec.engine.selection import choose_engine
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
@@ -17,11 +17,11 @@ from flowvec_export.assembly.parity import measure_pairs
 from flowvec_export.assembly.token_parity import require_own_tokens
 from flowvec_export.graph.proto import write_onnx
 from flowvec_export.sources.cross_encoder import PairSource
-from flowvec_export.staged_bundle import computable, opset_of, with_file, with_references
+from flowvec_export.staged_bundle import computable, opset_of, with_references
 from flowvec_export.staging import staged_directory
 from flowvec_export.variants.ranges import calibration_texts
 from flowvec_export.variants.ranking import add_reranker_variant, calibration_rankings
-from flowvec_export.variants.variants import Variant, describe_processor
+from flowvec_export.variants.variants import Variant, with_variants
 
 __all__ = ["MAX_ERROR_OF_FLOAT16", "build_reranker"]
 
@@ -37,7 +37,7 @@ def build_reranker(
     origin: str,
     max_length: int | None,
     weights: Weights,
-    variants: Sequence[Variant],
+    variants: Sequence[Variant] | None,
     calibration: Sequence[str] | None,
     overwrite: bool,
     is_ours: Callable[[Path], bool],
@@ -52,7 +52,7 @@ def build_reranker(
         origin: the source's name for the manifest.
         max_length: most tokens of a pair; None is the source's own.
         weights: storage of the weight matrices.
-        variants: `int8` or `int8-openvino`.
+        variants: `int8-native`, `int8-openvino` or `int8`; None is those that are made by default.
         calibration: texts from which queries and documents are made to compare variants.
         overwrite: replace an existing bundle.
         is_ours: whether a directory may be replaced.
@@ -73,16 +73,14 @@ def build_reranker(
         bundle = with_references(bundle)
         say(f"comparing with {draft.computed_by}")
         figures = _compare(bundle, draft, source.vocabulary)
-        proved_on: dict[str, str] = {}
-        if variants:
+
+        def add(bundle: Bundle, kind: Variant) -> dict[str, float]:
             texts = calibration_texts() if calibration is None else calibration
             rankings = calibration_rankings(computable(bundle, texts))
-        for kind in variants:
-            say(f"making the {kind} variant")
-            figures |= add_reranker_variant(bundle, draft.proto, kind, rankings)
-            bundle = with_file(bundle, VARIANTS[kind])
-            proved_on[kind] = describe_processor()
-        manifest = replace(bundle.manifest, parity=figures, proved_on=proved_on)
+            return add_reranker_variant(bundle, draft.proto, kind, rankings, draft.attention)
+
+        bundle, measured = with_variants(bundle, draft.proto, variants, draft.attention, add, say)
+        manifest = replace(bundle.manifest, parity=figures | measured)
         (staged / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return Bundle.load(target)
 

@@ -1,11 +1,14 @@
 // The C interface of flowvec's encoder, which Python calls by ctypes.
 //
-// Pointers are not checked: the Python module does. See interface.h. There are no hidden threads and
-// no locks, so a forked child computes at once.
+// Pointers are not checked: the Python module does. See interface.h. There are no locks, and no thread
+// outlives the call that started it, so a forked child computes at once.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <iterator>
 #include <memory>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "../interface.h"
@@ -42,49 +45,128 @@ struct Encoder {
     Model model;
     std::vector<Layer> layers;
     std::vector<Pooling> poolings;
+    std::vector<Step> steps;
+    Words words;
     const Set* set;
 };
 
 struct Workspace {
     Memory memory;
-    Buffers buffers{};
+    std::vector<Buffers> buffers;  // of each thread
     size_t tokens = 0;
+    Memory words;
+    size_t texts = 0;
 
-    // Makes room for a group of so many tokens, of one text or several.
-    void reserve(const Encoder& encoder, size_t wanted) {
-        if (wanted <= tokens) return;
+    // Makes room for a group of so many tokens, of one text or several, and for so many threads.
+    void reserve(const Encoder& encoder, size_t wanted, size_t threads) {
+        if (wanted <= tokens && threads <= buffers.size()) return;
         const Shape& shape = encoder.model.shape;
         const size_t hidden = shape.hidden, wide = shape.wide, heads = shape.heads;
-        const size_t room = rounded(wanted, 64), rows = encoder.set->rows;
+        const size_t room = std::max(tokens, rounded(wanted, 64)), rows = encoder.set->rows;
+        const size_t members = std::max(threads, buffers.size());
         tokens = 0;
         memory = Memory();
-        Buffers& b = buffers;
+        Buffers b{};
         b.states = memory.take<float>(room * hidden);
         b.context = memory.take<float>(room * hidden);
         b.quantized = memory.take<uint8_t>(room * hidden);
         b.scales = memory.take<float>(room);
-        b.smooth = memory.take<float>(hidden);
         b.queries = memory.take<uint8_t>(room * hidden);
         b.keys = memory.take<int8_t>(room * hidden);
         b.values = memory.take<int8_t>(room * hidden);
         b.query_scales = memory.take<float>(room * heads);
         b.key_scales = memory.take<float>(room * heads);
         b.value_scales = memory.take<float>(room * heads);
-        b.wide = memory.take<float>(SUBGROUP * wide);
-        b.wide_quantized = memory.take<uint8_t>(SUBGROUP * wide);
-        b.wide_largest = memory.take<float>(SUBGROUP * 16);
-        b.wide_scales = memory.take<float>(SUBGROUP);
-        b.packed_keys = memory.take<int8_t>(room * shape.head());
-        b.packed_values = memory.take<int8_t>(room * shape.head());
-        b.key_sums = memory.take<int32_t>(room);
-        b.key_factors = memory.take<float>(room);
-        b.value_factors = memory.take<float>(room);
-        b.masks = memory.take<float>(room);
-        b.weights = memory.take<float>(rows * room);
-        b.weights_quantized = memory.take<uint8_t>(rows * room);
+        const size_t floats = TAIL_TEXTS * static_cast<size_t>(encoder.model.tail.memory);
+        b.tail = memory.take<float>(floats);
+        std::fill(b.tail, b.tail + floats, 0.0f);  // also where vectors are padded
+        b.text_of = memory.take<int>(room);
+        buffers.clear();
+        for (size_t i = 0; i < members; i++) {
+            b.smooth = memory.take<float>(hidden);
+            b.wide = memory.take<float>(SUBGROUP * wide);
+            b.wide_quantized = memory.take<uint8_t>(SUBGROUP * wide);
+            b.wide_largest = memory.take<float>(SUBGROUP * 16);
+            b.wide_scales = memory.take<float>(SUBGROUP);
+            b.packed_keys = memory.take<int8_t>(room * shape.head());
+            b.packed_values = memory.take<int8_t>(room * shape.head());
+            b.key_sums = memory.take<int32_t>(room);
+            b.key_factors = memory.take<float>(room);
+            b.value_factors = memory.take<float>(room);
+            b.masks = memory.take<float>(room);
+            b.weights = memory.take<float>(rows * room);
+            b.weights_quantized = memory.take<uint8_t>(rows * room);
+            buffers.push_back(b);
+        }
         tokens = room;
+        texts = 0;
+    }
+
+    // Makes room for the weights of words in so many texts.
+    void reserve_words(size_t columns, size_t wanted) {
+        if (wanted <= texts) return;
+        texts = 0;
+        words = Memory();
+        float* taken = words.take<float>(wanted * columns);
+        for (Buffers& b : buffers) b.words = taken;
+        texts = wanted;
     }
 };
+
+// Threads that compute a group together, and where they wait for each other. A wait is short: spinning
+// costs less than sleeping, and another thread may have the core after a while.
+class Crew {
+  public:
+    std::atomic<int> members{0};
+
+    static void wait(void* self) { static_cast<Crew*>(self)->meet(); }
+
+    // Until `changes`, a number that another thread changes, is not `now`.
+    static void spin(const std::atomic<int>& changes, int now) {
+        for (int tries = 0; changes.load(std::memory_order_acquire) == now; tries++) {
+            if (tries >= PATIENCE) std::this_thread::yield();
+#if defined(__x86_64__)
+            else __builtin_ia32_pause();
+#endif
+        }
+    }
+
+  private:
+    static constexpr int PATIENCE = 2000;
+    std::atomic<int> waiting_{0}, round_{0};
+
+    void meet() {
+        const int now = round_.load(std::memory_order_relaxed);
+        if (waiting_.fetch_add(1, std::memory_order_acq_rel) + 1 < members.load()) {
+            spin(round_, now);
+        } else {
+            waiting_.store(0, std::memory_order_relaxed);
+            round_.store(now + 1, std::memory_order_release);
+        }
+    }
+};
+
+constexpr int MOST_MEMBERS = 8;  // to start more threads takes longer than they save
+constexpr int LEAST_ROWS = 8;    // of a thread
+
+void compute(const Encoder& encoder, const Texts& texts, const std::vector<Buffers>& buffers,
+             int members) {
+    Crew crew;
+    const auto work = [&](int member) {
+        Crew::spin(crew.members, 0);
+        const Share share{member, crew.members.load(), Crew::wait, &crew};
+        encoder.set->encode(encoder.model, texts, buffers[member], share);
+    };
+    std::vector<std::thread> helpers;
+    helpers.reserve(members - 1);
+    try {
+        for (int member = 1; member < members; member++) helpers.emplace_back(work, member);
+    } catch (const std::system_error&) {  // the process may have no more threads
+    }
+    crew.members.store(static_cast<int>(helpers.size()) + 1, std::memory_order_release);
+    work(0);
+    for (std::thread& helper : helpers) helper.join();
+}
 
 // Packs `columns` rows of `inputs` bytes each, padded with zeros.
 Linear packed(Memory& memory, const int8_t* weights, const float* scales,
@@ -137,29 +219,81 @@ void check(const Shape& shape) {
         throw ArgumentError("epsilon must be from 0 to 1");
 }
 
-// Computes the states of texts, a group of them at a time; `done` gets the first of a group, and the
-// one after its last.
-template <class Done>
-void in_groups(const Encoder& encoder, Workspace& workspace, const int32_t* ids,
-               const int64_t* starts, int64_t texts, const Done& done) {
-    const Shape& shape = encoder.model.shape;
+// Steps and what they compute from: seven numbers for each step, which are those of `Step`, and
+// whether it has a tensor.
+void read_steps(Encoder& encoder, const int32_t* numbers, int count, const void* const* tensors) {
+    const Tail& tail = encoder.model.tail;
+    const auto fits = [&](int64_t place, int64_t length) {
+        return place >= 0 && place % 16 == 0 && length >= 1 &&
+               place + static_cast<int64_t>(rounded(length, 16)) <= tail.memory;
+    };
+    for (int i = 0; i < count; i++, numbers += 7) {
+        const int operation = numbers[0], length = numbers[1], to = numbers[2], first = numbers[3],
+                  second = numbers[4], size = numbers[5];
+        if (operation < 0 || operation >= static_cast<int>(Operation::COUNT))
+            throw ArgumentError("an operation must be one of those that are known");
+        const Step step{static_cast<Operation>(operation), length, to, first, second, size,
+                        numbers[6] ? static_cast<const float*>(*tensors++) : nullptr};
+        bool is_right = fits(to, length);
+        switch (step.operation) {
+            case Operation::CONSTANT: is_right = is_right && step.tensor; break;
+            case Operation::PRODUCT:
+                is_right = is_right && step.tensor && fits(first, size) &&
+                           (second == -1 || fits(second, length));
+                break;
+            case Operation::PART:
+                is_right = is_right && size >= 0 && fits(first, int64_t(size) + length);
+                break;
+            case Operation::JOIN:
+                is_right = is_right && size >= 1 && size < length && fits(first, size) &&
+                           fits(second, length - size);
+                break;
+            default:
+                is_right = is_right && fits(first, length) && (second == -1 || fits(second, length));
+        }
+        if (!is_right) throw ArgumentError("a step behind the pooling reads or writes elsewhere");
+        encoder.steps.push_back(step);
+    }
+    if (!fits(tail.result, tail.length) || !fits(0, encoder.model.parts * encoder.model.shape.hidden))
+        throw ArgumentError("the memory behind the pooling is too small");
+}
+
+void check(const Shape& shape, const Texts& texts) {
     // The first row is that of tokens that are not counted.
     const int most = shape.positions - (shape.uncounted >= 0);
-    for (int64_t text = 0; text < texts; text++) {
-        const int64_t length = starts[text + 1] - starts[text];
+    for (int64_t text = 0; text < texts.count; text++) {
+        const int64_t length = texts.starts[text + 1] - texts.starts[text];
         if (length < 1 || length > most)
             throw ArgumentError("a text has no token, or more tokens than positions");
+        if (texts.attended && (texts.attended[text] < 1 || texts.attended[text] > length))
+            throw ArgumentError("a text attends to no token, or to more than it has");
     }
-    for (int64_t i = 0; i < starts[texts]; i++)
-        if (ids[i] < 0 || ids[i] >= shape.vocabulary)
+    for (int64_t i = 0; i < texts.starts[texts.count]; i++)
+        if (texts.ids[i] < 0 || texts.ids[i] >= shape.vocabulary)
             throw ArgumentError("a token is not in the vocabulary");
-    for (int64_t first = 0; first < texts;) {
+}
+
+// Computes the states of texts, a group of them at a time; `done` gets each group, and its number of
+// texts and tokens before it.
+template <class Done>
+void in_groups(const Encoder& encoder, Workspace& workspace, const Texts& texts, int threads,
+               const Done& done) {
+    check(encoder.model.shape, texts);
+    const int64_t* starts = texts.starts;
+    for (int64_t first = 0; first < texts.count;) {
         int64_t end = first + 1;
-        while (end < texts && starts[end + 1] - starts[first] <= GROUP) end++;
-        workspace.reserve(encoder, starts[end] - starts[first]);
-        encoder.set->encode(encoder.model, ids + starts[first], starts + first,
-                            static_cast<int>(end - first), workspace.buffers);
-        done(first, end);
+        while (end < texts.count && starts[end + 1] - starts[first] <= GROUP) end++;
+        const int64_t begin = starts[first], tokens = starts[end] - begin;
+        const int64_t useful = std::min<int64_t>(MOST_MEMBERS, tokens / LEAST_ROWS);
+        const int members = std::max(1, std::min(threads, static_cast<int>(useful)));
+        workspace.reserve(encoder, tokens, members);
+        if (encoder.model.word_weights)
+            workspace.reserve_words(encoder.words.product.columns, end - first);
+        const Texts group{texts.ids + begin, starts + first, end - first,
+                          texts.attended ? texts.attended + first : nullptr,
+                          texts.types ? texts.types + begin : nullptr};
+        compute(encoder, group, workspace.buffers, members);
+        done(group, first, begin);
         first = end;
     }
 }
@@ -185,7 +319,7 @@ const Choice SETS[] = {
 }  // namespace
 
 // Of this interface; Python's modules must know it.
-FLOWVEC_API int flowvec_encoder_version() { return 1; }
+FLOWVEC_API int flowvec_encoder_version() { return 2; }
 
 FLOWVEC_API const char* flowvec_encoder_error() { return message.c_str(); }
 
@@ -196,11 +330,12 @@ FLOWVEC_API const char* flowvec_encoder_set(size_t number, int* runs) {
     return SETS[number].set->name;
 }
 
-// Sizes are those of `Shape`, and then whether vectors are normalized and the number of poolings.
-// Tensors are in the order in which they are read below; they must stay as long as the encoder.
+// Sizes are those of `Shape`, the number of poolings, the number of steps behind them, those of
+// `Tail`, the reach of what is added by distance, whether there is a
+// second token type, and the number of words that get weights, with their logarithms. Tensors are in the order in which they are read below; they must stay as long as the encoder.
 // Weights of products are rows of bytes, one for each output.
 FLOWVEC_API int flowvec_encoder_create(const int32_t* sizes, float epsilon,
-                                       const int32_t* poolings, size_t set,
+                                       const int32_t* poolings, const int32_t* steps, size_t set,
                                        const void* const* tensors, Encoder** result) {
     return guarded([&] {
         if (set >= std::size(SETS) || !SETS[set].runs())
@@ -209,8 +344,8 @@ FLOWVEC_API int flowvec_encoder_create(const int32_t* sizes, float epsilon,
         Model& model = made->model;
         Shape& shape = model.shape;
         shape = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], epsilon};
-        model.is_normalized = sizes[7] != 0;
-        model.parts = sizes[8];
+        model.parts = sizes[7];
+        model.tail = {nullptr, sizes[8], sizes[9], sizes[10], sizes[11], sizes[12] != 0};
         if (model.parts < 1 || model.parts > 16) throw ArgumentError("poolings must be 1 to 16");
         for (int i = 0; i < model.parts; i++) {
             if (poolings[i] < 0 || poolings[i] >= static_cast<int>(Pooling::COUNT))
@@ -219,6 +354,15 @@ FLOWVEC_API int flowvec_encoder_create(const int32_t* sizes, float epsilon,
         }
         model.poolings = made->poolings.data();
         check(shape);
+        // A block of keys ends up to 15 places behind the longest text.
+        if (sizes[13] && sizes[13] < 2 * (shape.positions + 15))
+            throw ArgumentError("there are too few distances");
+        if (sizes[15] < 0 || sizes[15] > 1 << 24 || sizes[16] < 0 || sizes[16] > 4)
+            throw ArgumentError("words must be 0 to 16777216, and their logarithms 0 to 4");
+        if (model.tail.count < 0 || model.tail.count > 1 << 12)
+            throw ArgumentError("steps behind the pooling must be 0 to 4096");
+        if (model.tail.memory < 16 || model.tail.memory > 1 << 22)
+            throw ArgumentError("memory behind the pooling must be 16 to 4194304 floats");
         made->set = SETS[set].set;
         const auto floats = [&] { return static_cast<const float*>(*tensors++); };
         const auto norm = [&] {
@@ -236,6 +380,9 @@ FLOWVEC_API int flowvec_encoder_create(const int32_t* sizes, float epsilon,
                           is_shifted);
         };
         const size_t hidden = shape.hidden, wide = shape.wide;
+        model.reach = sizes[13];
+        model.relative = model.reach ? floats() : nullptr;
+        model.second_type = sizes[14] ? floats() : nullptr;
         model.words = static_cast<const int8_t*>(*tensors++);
         model.word_scales = floats();
         model.places = floats();
@@ -251,6 +398,17 @@ FLOWVEC_API int flowvec_encoder_create(const int32_t* sizes, float epsilon,
             made->layers.push_back(layer);
         }
         model.layers = made->layers.data();
+        if (sizes[15]) {
+            Words& words = made->words;
+            words.dense = linear(hidden, hidden, false);
+            words.norm = norm();
+            words.product = linear(sizes[15], hidden, false);
+            words.count = sizes[15];
+            words.logs = sizes[16];
+            model.word_weights = &words;
+        }
+        read_steps(*made, steps, model.tail.count, tensors);
+        model.tail.steps = made->steps.data();
         shape.wide = static_cast<int>(rounded(wide, 64));  // as it is computed
         *result = made.release();
     });
@@ -265,34 +423,27 @@ FLOWVEC_API int flowvec_encoder_workspace(Workspace** result) {
 
 FLOWVEC_API void flowvec_encoder_workspace_free(Workspace* workspace) { delete workspace; }
 
-// The vector of each text. Text i has the ids from starts[i] to starts[i + 1]; `starts` has one
-// number more than there are texts, and begins with 0.
-FLOWVEC_API int flowvec_encoder_vectors(const Encoder* encoder, Workspace* workspace,
-                                        const int32_t* ids, const int64_t* starts, int64_t texts,
-                                        float* to) {
+// What is computed: a vector of each text, or of each token, or the last layer's states.
+enum Result { VECTORS, TOKEN_VECTORS, STATES };
+
+// At most `threads` threads compute. `to` has a row for each text, or for each token.
+FLOWVEC_API int flowvec_encoder_run(const Encoder* encoder, Workspace* workspace,
+                                    const Texts* texts, int result, int threads, float* to) {
     return guarded([&] {
         const Model& model = encoder->model;
-        const size_t hidden = model.shape.hidden, size = model.parts * hidden;
-        in_groups(*encoder, *workspace, ids, starts, texts, [&](int64_t first, int64_t end) {
-            for (int64_t text = first; text < end; text++) {
-                const float* states =
-                    workspace->buffers.states + (starts[text] - starts[first]) * hidden;
-                encoder->set->pool(model, states, static_cast<int>(starts[text + 1] - starts[text]),
-                                   to + text * size);
-            }
-        });
-    });
-}
-
-// The states of the last layer, a row for each token, of texts as above.
-FLOWVEC_API int flowvec_encoder_states(const Encoder* encoder, Workspace* workspace,
-                                       const int32_t* ids, const int64_t* starts, int64_t texts,
-                                       float* to) {
-    return guarded([&] {
-        const size_t hidden = encoder->model.shape.hidden;
-        in_groups(*encoder, *workspace, ids, starts, texts, [&](int64_t first, int64_t end) {
-            std::memcpy(to + starts[first] * hidden, workspace->buffers.states,
-                        (starts[end] - starts[first]) * hidden * sizeof(float));
-        });
+        const size_t hidden = model.shape.hidden;
+        const size_t length = model.word_weights ? model.word_weights->count : model.tail.length;
+        in_groups(*encoder, *workspace, *texts, threads,
+                  [&](const Texts& group, int64_t first, int64_t begin) {
+                      const Buffers& b = workspace->buffers[0];
+                      if (result == STATES) {
+                          std::memcpy(to + begin * hidden, b.states,
+                                      group.begin(group.count) * hidden * sizeof(float));
+                      } else {
+                          const bool of_tokens = result == TOKEN_VECTORS;
+                          encoder->set->vectors(model, group, of_tokens, b,
+                                                to + (of_tokens ? begin : first) * length);
+                      }
+                  });
     });
 }

@@ -68,6 +68,10 @@ struct Scalar {
         for (int i = 0; i < 16; i++) a.lane[i] *= b.lane[i];
         return a;
     }
+    INLINE static Floats div(Floats a, Floats b) {
+        for (int i = 0; i < 16; i++) a.lane[i] /= b.lane[i];
+        return a;
+    }
     INLINE static Floats fma(Floats a, Floats b, Floats c) {
         for (int i = 0; i < 16; i++) c.lane[i] = std::fma(a.lane[i], b.lane[i], c.lane[i]);
         return c;

@@ -43,6 +43,9 @@ struct Avx2 : Products {
     INLINE static Floats mul(Floats a, Floats b) {
         return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
     }
+    INLINE static Floats div(Floats a, Floats b) {
+        return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+    }
     INLINE static Floats fma(Floats a, Floats b, Floats c) {
         return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
     }

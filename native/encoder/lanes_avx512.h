@@ -26,6 +26,7 @@ struct Avx512Vnni {
     INLINE static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
     INLINE static Floats sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
     INLINE static Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+    INLINE static Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
     INLINE static Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
     INLINE static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
     INLINE static Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }

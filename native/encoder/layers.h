@@ -13,6 +13,7 @@
 
 #include "functions.h"
 #include "lanes.h"
+#include "tail.h"
 
 namespace flowvec {
 
@@ -31,6 +32,7 @@ constexpr int SUBGROUP = 48;  // tokens whose wide activations stay in the cache
 // Not std::min: each file compiles its own copy, the linker keeps one of them, and that one may need a
 // newer processor.
 static inline int least(int a, int b) { return a < b ? a : b; }
+static inline int most(int a, int b) { return a > b ? a : b; }
 
 // Weights of a product: `columns` outputs of `inputs` numbers each.
 struct Linear {
@@ -52,13 +54,22 @@ struct Layer {
     Norm attention_norm, output_norm;
 };
 
+// From a text's states to a weight for each word, as in SPLADE.
+struct Words {
+    Linear dense;
+    Norm norm;
+    Linear product;
+    int count;  // of the words
+    int logs;   // how often log(1 + x) is taken
+};
+
 struct Shape {
     int layers, hidden, heads, wide, positions, vocabulary;
     // A token that has no position and is not counted, as the padding of RoBERTa; -1 for none.
     int uncounted;
     float epsilon;
 
-    int head() const { return hidden / heads; }
+    INLINE int head() const { return hidden / heads; }
 };
 
 // How the states of a text's tokens become one vector.
@@ -68,15 +79,49 @@ struct Model {
     Shape shape;
     const int8_t* words;       // [vocabulary][hidden]
     const float* word_scales;  // [vocabulary]
-    // [positions][hidden], with the token type's row added. Where a token is not counted, its row is
+    // [positions][hidden], with the first token type's row added. Where a token is not counted, its row is
     // the first, and the row of a text's first token the second.
     const float* places;
+    // What is added to scores by the distance of a key from a query, in powers of two: [heads][reach],
+    // with the distance 0 at reach / 2; null for none.
+    const float* relative;
+    size_t reach;
+    const float* second_type;  // [hidden], what tokens of the second type have in addition, or null
     Norm embedding_norm;
     const Layer* layers;
-    // A vector has one part for each pooling.
+    const Words* word_weights;  // instead of a pooling, or null
+    // A pooled vector has one part for each pooling.
     const Pooling* poolings;
     int parts;
-    bool is_normalized;
+    Tail tail;
+};
+
+// Texts, one after the other.
+struct Texts {
+    const int32_t* ids;
+    const int64_t* starts;  // of each text in all of them, and the end of the last
+    int64_t count;
+    // Tokens at the beginning of each text that all of its tokens attend to; null for all.
+    const int32_t* attended;
+    const uint8_t* types;  // of each token, 0 or 1; null for 0
+
+    INLINE int begin(int64_t text) const { return static_cast<int>(starts[text] - starts[0]); }
+    INLINE int length(int64_t text) const {
+        return static_cast<int>(starts[text + 1] - starts[text]);
+    }
+};
+
+// The part of a group's work that one of several threads does.
+struct Share {
+    int member, members;
+    void (*wait)(void* barrier);  // until all members are here
+    void* barrier;
+
+    INLINE int begin(int count) const { return count * member / members; }
+    INLINE int end(int count) const { return count * (member + 1) / members; }
+    INLINE void meet() const {
+        if (members > 1) wait(barrier);
+    }
 };
 
 // What a group of texts is computed in.
@@ -85,10 +130,14 @@ struct Buffers {
     float* context;           // [tokens][hidden]
     uint8_t* quantized;       // [tokens][hidden]
     float* scales;            // [tokens]
-    float* smooth;            // [hidden]
     uint8_t* queries;         // [tokens][hidden]
     int8_t *keys, *values;    // [tokens][hidden]
     float *query_scales, *key_scales, *value_scales;  // [heads][tokens]
+    float* tail;              // [TAIL_TEXTS][memory of the tail]
+    float* words;             // [texts][columns of the product for words]
+    int* text_of;             // [tokens]
+    // The rest is of one thread.
+    float* smooth;            // [hidden]
     float* wide;              // [SUBGROUP][wide]
     uint8_t* wide_quantized;  // [SUBGROUP][wide]
     float* wide_largest;      // [SUBGROUP][16]
@@ -203,7 +252,13 @@ class Layers {
     template <class Done>
     static void product(const uint8_t* rows, const float* scales, int count, const Linear& linear,
                         const Done& done) {
-        for (int column = 0; column < linear.columns; column += 64) {
+        product(rows, scales, count, linear, done, 0, linear.columns);
+    }
+
+    template <class Done>
+    static void product(const uint8_t* rows, const float* scales, int count, const Linear& linear,
+                        const Done& done, int first_column, int end_column) {
+        for (int column = first_column; column < end_column; column += 64) {
             int row = 0;
             for (; row + S::ROWS <= count; row += S::ROWS)
                 tile<S::ROWS>(rows, scales, linear, row, column, done);
@@ -226,12 +281,12 @@ class Layers {
         }
     }
 
-    // Layer normalization of rows in place, and its smoothed copy in bytes.
-    static void normalize(float* rows, int count, const Shape& shape, const Norm& norm,
+    // Layer normalization of states in place, and its smoothed copy in bytes.
+    static void normalize(int first, int end, const Shape& shape, const Norm& norm,
                           const Buffers& b) {
         const int hidden = shape.hidden;
-        for (int r = 0; r < count; r++) {
-            float* row = rows + static_cast<size_t>(r) * hidden;
+        for (int r = first; r < end; r++) {
+            float* row = b.states + static_cast<size_t>(r) * hidden;
             Floats sum = S::all(0.0f), squares = S::all(0.0f);
             for (int i = 0; i < hidden; i += 16) sum = S::add(sum, S::load(row + i));
             const Floats mean = S::all(S::sum(sum) / hidden);
@@ -258,9 +313,10 @@ class Layers {
         static constexpr bool IS_LONG = true;
         const Shape& shape;
         const Buffers& b;
-        int tokens;
+        int tokens, first;
 
         INLINE void operator()(int row, int column, const Floats (&values)[4]) const {
+            row += first;
             const int part = column / shape.hidden, place = column % shape.hidden;
             if (shape.head() == 64) {
                 head(row, part, place, values, std::integral_constant<int, 4>());
@@ -323,6 +379,35 @@ class Layers {
         }
     };
 
+    // GELU of a product in place of the states.
+    struct Gelu {
+        static constexpr bool IS_LONG = true;
+        float* states;
+        int hidden;
+
+        INLINE void operator()(int row, int column, Floats (&values)[4]) const {
+            gelu<S>(values);
+            float* at = states + static_cast<size_t>(row) * hidden + column;
+            UNROLL
+            for (int j = 0; j < 4; j++) S::store(at + 16 * j, values[j]);
+        }
+    };
+
+    // The largest number of each column over the tokens of a text.
+    struct Largest {
+        static constexpr bool IS_LONG = false;
+        float* words;
+        int columns;
+        const int* text_of;
+
+        INLINE void operator()(int row, int column, const Floats (&values)[4]) const {
+            float* at = words + static_cast<size_t>(text_of[row]) * columns + column;
+            UNROLL
+            for (int j = 0; j < 4; j++)
+                S::store(at + 16 * j, S::max(values[j], S::load(at + 16 * j)));
+        }
+    };
+
     static void quantize_activations(int count, int columns, const Buffers& b) {
         for (int r = 0; r < count; r++) {
             const float largest = S::largest(S::load(b.wide_largest + 16 * r)) + GELU_SHIFT;
@@ -373,9 +458,10 @@ class Layers {
     struct Head {
         const Shape& shape;
         const Buffers& b;
-        int length, padded;   // tokens, and their number rounded up to 16
+        int keys, padded;     // tokens that are attended to, and their number rounded up to 16
         size_t queries;       // where the first token's query is, and its output
         const float* scales;  // of the queries
+        const float* relative;  // for the distance 0; null for none
     };
 
     // Scores of R tokens with N blocks of 16 keys, in powers of two.
@@ -401,7 +487,8 @@ class Layers {
             for (int j = 0; j < N; j++) {
                 const int key = 16 * (block + j);
                 const Floats sum = S::mul(S::to_floats(sums[r][j]), S::load(b.key_factors + key));
-                const Floats value = S::fma(sum, scale, S::load(b.masks + key));
+                Floats value = S::fma(sum, scale, S::load(b.masks + key));
+                if (head.relative) value = S::add(value, S::load(head.relative + key - first - r));
                 S::store(b.weights + r * head.padded + key, value);
                 most = S::max(value, most);
             }
@@ -438,7 +525,7 @@ class Layers {
     template <int R, int N>
     NOINLINE static void mix(const Head& head, int first, int block, const float (&scales)[R]) {
         const Buffers& b = head.b;
-        const int groups = (head.length + 3) / 4, hidden = head.shape.hidden;
+        const int groups = (head.keys + 3) / 4, hidden = head.shape.hidden;
         Ints sums[R][N];
         UNROLL
         for (int r = 0; r < R; r++) {
@@ -475,21 +562,26 @@ class Layers {
             });
     }
 
-    // Attention of each token of a text to all of them.
-    static void attention(const Shape& shape, const Buffers& b, int begin, int length, int tokens) {
-        const int padded = (length + 15) / 16 * 16;
+    // Attention of each token of a text to the first `keys` of them, in some of the heads.
+    static void attention(const Model& model, const Buffers& b, int begin, int length, int keys,
+                          int tokens, int first, int end) {
+        const Shape& shape = model.shape;
+        const int padded = (keys + 15) / 16 * 16;
         // Scores are in powers of two. What they are divided by is in the weights of the queries.
         constexpr float factor = 1.44269504f;
-        for (int i = 0; i < padded; i++) b.masks[i] = i < length ? 0.0f : -1e30f;
-        for (int number = 0; number < shape.heads; number++) {
-            pack(shape, b, begin, length, number);
+        if (first >= end) return;
+        for (int i = 0; i < padded; i++) b.masks[i] = i < keys ? 0.0f : -1e30f;
+        for (int number = first; number < end; number++) {
+            pack(shape, b, begin, keys, number);
             const size_t at = static_cast<size_t>(number) * tokens + begin;
             for (int i = 0; i < padded; i++) {
-                b.key_factors[i] = i < length ? b.key_scales[at + i] * factor : 0.0f;
-                b.value_factors[i] = i < length ? b.value_scales[at + i] : 0.0f;
+                b.key_factors[i] = i < keys ? b.key_scales[at + i] * factor : 0.0f;
+                b.value_factors[i] = i < keys ? b.value_scales[at + i] : 0.0f;
             }
             const size_t queries = static_cast<size_t>(begin) * shape.hidden + number * shape.head();
-            const Head head{shape, b, length, padded, queries, b.query_scales + at};
+            const float* relative =
+                model.relative ? model.relative + number * model.reach + model.reach / 2 : nullptr;
+            const Head head{shape, b, keys, padded, queries, b.query_scales + at, relative};
             int row = 0;
             for (; row + S::ROWS <= length; row += S::ROWS) attend<S::ROWS>(head, row);
             with_count<S::ROWS - 1>(length - row,
@@ -497,65 +589,127 @@ class Layers {
         }
     }
 
-    // The states of the last layer of a group of texts; `starts` has one number more than texts.
-    static void encode(const Model& model, const int32_t* ids, const int64_t* starts, int texts,
-                       const Buffers& b) {
+    // The sums of the embeddings of some tokens of a group.
+    static void embed(const Model& model, const Texts& texts, int first, int end, const Buffers& b) {
         const Shape& shape = model.shape;
-        const int tokens = static_cast<int>(starts[texts] - starts[0]), hidden = shape.hidden;
+        const int hidden = shape.hidden;
         int token = 0;
-        for (int text = 0; text < texts; text++) {
+        for (int text = 0; text < texts.count; text++) {
             int counted = 0;
-            for (int64_t i = starts[text]; i < starts[text + 1]; i++, token++) {
-                const int id = ids[i - starts[0]];
-                int row = static_cast<int>(i - starts[text]);
+            for (int i = 0; i < texts.length(text); i++, token++) {
+                const int id = texts.ids[token];
+                int row = i;
                 if (shape.uncounted >= 0) row = id == shape.uncounted ? 0 : ++counted;
+                if (token < first || token >= end) continue;
                 const int8_t* word = model.words + static_cast<size_t>(id) * hidden;
                 const Floats scale = S::all(model.word_scales[id]);
                 const float* place = model.places + static_cast<size_t>(row) * hidden;
                 float* state = b.states + static_cast<size_t>(token) * hidden;
                 for (int j = 0; j < hidden; j += 16)
                     S::store(state + j, S::fma(S::from_bytes(word + j), scale, S::load(place + j)));
+                if (!texts.types || !texts.types[token] || !model.second_type) continue;
+                for (int j = 0; j < hidden; j += 16)
+                    S::store(state + j, S::add(S::load(state + j), S::load(model.second_type + j)));
             }
-        }
-        normalize(b.states, tokens, shape, model.embedding_norm, b);
-        for (int number = 0; number < shape.layers; number++) {
-            const Layer& layer = model.layers[number];
-            product(b.quantized, b.scales, tokens, layer.attention_in, Heads{shape, b, tokens});
-            for (int text = 0; text < texts; text++)
-                attention(shape, b, static_cast<int>(starts[text] - starts[0]),
-                          static_cast<int>(starts[text + 1] - starts[text]), tokens);
-            for (int r = 0; r < tokens; r++)
-                quantize(b.context + static_cast<size_t>(r) * hidden, hidden,
-                         b.quantized + static_cast<size_t>(r) * hidden, b.scales + r);
-            product(b.quantized, b.scales, tokens, layer.attention_out,
-                    Residual{b.states, hidden});
-            normalize(b.states, tokens, shape, layer.attention_norm, b);
-            for (int row = 0; row < tokens; row += SUBGROUP) {
-                const int count = least(SUBGROUP, tokens - row);
-                product(b.quantized + static_cast<size_t>(row) * hidden, b.scales + row, count,
-                        layer.wide, Activation{b.wide, b.wide_largest, shape.wide});
-                quantize_activations(count, shape.wide, b);
-                product(b.wide_quantized, b.wide_scales, count, layer.narrow,
-                        Residual{b.states + static_cast<size_t>(row) * hidden, hidden});
-            }
-            normalize(b.states, tokens, shape, layer.output_norm, b);
         }
     }
 
-    // The vector of a text from the states of its tokens.
-    static void pool(const Model& model, const float* states, int length, float* to) {
-        const int hidden = model.shape.hidden, size = model.parts * hidden;
-        for (int part = 0; part < model.parts; part++)
-            pool(model.poolings[part], states, length, hidden, to + part * hidden);
-        if (!model.is_normalized) return;
-        Floats squares = S::all(0.0f);
-        for (int i = 0; i < size; i += 16) {
-            const Floats x = S::load(to + i);
-            squares = S::fma(x, x, squares);
+    // The states of the last layer of a group of texts. Each member does some of the rows, and some of
+    // the heads.
+    static void encode(const Model& model, const Texts& texts, const Buffers& b,
+                       const Share& share) {
+        const Shape& shape = model.shape;
+        const int tokens = texts.begin(texts.count), hidden = shape.hidden;
+        const int count = static_cast<int>(texts.count);
+        const int first = share.begin(tokens), end = share.end(tokens);
+        const int first_head = share.begin(count * shape.heads);
+        const int end_head = share.end(count * shape.heads);
+        const auto at = [&](auto* rows, int row) { return rows + static_cast<size_t>(row) * hidden; };
+        embed(model, texts, first, end, b);
+        normalize(first, end, shape, model.embedding_norm, b);
+        for (int number = 0; number < shape.layers; number++) {
+            const Layer& layer = model.layers[number];
+            product(at(b.quantized, first), b.scales + first, end - first, layer.attention_in,
+                    Heads{shape, b, tokens, first});
+            share.meet();
+            for (int text = 0; text < count; text++) {
+                const int heads = text * shape.heads;  // of the texts before
+                const int length = texts.length(text);
+                attention(model, b, texts.begin(text), length,
+                          texts.attended ? texts.attended[text] : length, tokens,
+                          most(first_head - heads, 0), least(end_head - heads, shape.heads));
+            }
+            share.meet();
+            for (int row = first; row < end; row++)
+                quantize(at(b.context, row), hidden, at(b.quantized, row), b.scales + row);
+            product(at(b.quantized, first), b.scales + first, end - first, layer.attention_out,
+                    Residual{at(b.states, first), hidden});
+            normalize(first, end, shape, layer.attention_norm, b);
+            for (int row = first; row < end; row += SUBGROUP) {
+                const int count = least(SUBGROUP, end - row);
+                product(at(b.quantized, row), b.scales + row, count, layer.wide,
+                        Activation{b.wide, b.wide_largest, shape.wide});
+                quantize_activations(count, shape.wide, b);
+                product(b.wide_quantized, b.wide_scales, count, layer.narrow,
+                        Residual{at(b.states, row), hidden});
+            }
+            normalize(first, end, shape, layer.output_norm, b);
         }
-        const float norm = std::sqrt(S::sum(squares));
-        const Floats inverse = S::all(1.0f / (norm < 1e-12f ? 1e-12f : norm));
-        for (int i = 0; i < size; i += 16) S::store(to + i, S::mul(S::load(to + i), inverse));
+        if (!model.word_weights) return;
+        const Words& words = *model.word_weights;
+        product(at(b.quantized, first), b.scales + first, end - first, words.dense,
+                Gelu{at(b.states, first), hidden});
+        normalize(first, end, shape, words.norm, b);
+        for (int text = 0, row = 0; text < count && share.member == 0; text++)
+            for (int i = 0; i < texts.length(text); i++) b.text_of[row++] = text;
+        const int columns = words.product.columns;
+        const int first_word = 64 * share.begin(columns / 64);
+        const int end_word = 64 * share.end(columns / 64);
+        // Weights are not below 0.
+        for (int text = 0; text < count; text++)
+            std::memset(b.words + static_cast<size_t>(text) * columns + first_word, 0,
+                        (end_word - first_word) * sizeof(float));
+        share.meet();
+        product(b.quantized, b.scales, tokens, words.product,
+                Largest{b.words, columns, b.text_of}, first_word, end_word);
+    }
+
+    // The weights of words in a group of texts.
+    static void weigh_words(const Words& words, int texts, const Buffers& b, float* to) {
+        for (int text = 0; text < texts; text++, to += words.count) {
+            const float* from = b.words + static_cast<size_t>(text) * words.product.columns;
+            for (int word = 0; word < words.count; word++) {
+                float weight = from[word];
+                // In double precision, so that every library rounds to the same number.
+                for (int i = 0; i < words.logs && weight > 0.0f; i++)
+                    weight = static_cast<float>(std::log1p(static_cast<double>(weight)));
+                to[word] = weight;
+            }
+        }
+    }
+
+    // Vectors from the states of a group: of texts, or of each of their tokens.
+    static void vectors(const Model& model, const Texts& texts, bool of_tokens, const Buffers& b,
+                        float* to) {
+        if (model.word_weights) {
+            weigh_words(*model.word_weights, static_cast<int>(texts.count), b, to);
+            return;
+        }
+        const int hidden = model.shape.hidden;
+        const int all = of_tokens ? texts.begin(texts.count) : static_cast<int>(texts.count);
+        for (int first = 0; first < all; first += TAIL_TEXTS) {
+            const int count = least(TAIL_TEXTS, all - first);
+            for (int i = 0; i < count; i++) {
+                const int begin = of_tokens ? first + i : texts.begin(first + i);
+                const int length = of_tokens ? 1 : texts.length(first + i);
+                const float* states = b.states + static_cast<size_t>(begin) * hidden;
+                float* pooled = b.tail + static_cast<size_t>(i) * model.tail.memory;
+                for (int part = 0; part < model.parts; part++)
+                    pool(model.poolings[part], states, length, hidden, pooled + part * hidden);
+            }
+            Tails<S>::run(model.tail, b.tail, count,
+                          to + static_cast<size_t>(first) * model.tail.length);
+        }
     }
 
   private:

@@ -8,14 +8,13 @@ namespace flowvec {
 struct Set {
     const char* name;
     int rows;  // of a tile
-    void (*encode)(const Model&, const int32_t* ids, const int64_t* starts, int texts,
-                   const Buffers&);
-    void (*pool)(const Model&, const float* states, int length, float* to);
+    void (*encode)(const Model&, const Texts&, const Buffers&, const Share&);
+    void (*vectors)(const Model&, const Texts&, bool of_tokens, const Buffers&, float* to);
 };
 
 template <class S>
 constexpr Set set_of() {
-    return {S::NAME, S::ROWS, Layers<S>::encode, Layers<S>::pool};
+    return {S::NAME, S::ROWS, Layers<S>::encode, Layers<S>::vectors};
 }
 
 extern const Set SCALAR, AVX2, AVX512_VNNI;

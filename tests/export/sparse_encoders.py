@@ -66,11 +66,18 @@ def make_masked_lm(folder: Path, architecture: str, *, seed: int = 0, **changes:
     return folder
 
 
-def make_splade(folder: Path, architecture: str = "bert", *, seed: int = 0, **pooling: Any) -> Path:
+def make_splade(
+    folder: Path,
+    architecture: str = "bert",
+    *,
+    seed: int = 0,
+    sizes: dict[str, Any] | None = None,
+    **pooling: Any,
+) -> Path:
     """A directory as sentence-transformers saves it; `pooling` changes its SpladePooling."""
     from sentence_transformers import SparseEncoder
 
-    source = make_masked_lm(folder / "masked-lm", architecture, seed=seed)
+    source = make_masked_lm(folder / "masked-lm", architecture, seed=seed, **(sizes or {}))
     SparseEncoder(str(source), device="cpu").save_pretrained(str(folder / "splade"))
     change_json(folder / "splade" / "1_SpladePooling" / "config.json", **pooling)
     return folder / "splade"

@@ -10,11 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flowvec.errors import InputValueError
 from flowvec_bench.peers.registry import Peer
-from flowvec_bench.peers.runner import LEAST_COSINE, Lineup, Runner, least_cosine, lined_up
+from flowvec_bench.peers.runner import (
+    LEAST_COSINE,
+    LEAST_COSINE_8_BIT,
+    Lineup,
+    Reference,
+    Runner,
+    least_cosine,
+    lined_up,
+)
 
 __all__ = ["RATE_SHARES", "Latency", "LatencyRow", "measure_latency"]
 
@@ -43,8 +50,9 @@ class LatencyRow:
         calls: answered calls, in all rounds.
         unanswered: calls that were given up.
         arrived: arrivals per second in an open loop; else None.
-        min_cosine: the smallest cosine to the first row's vectors.
+        min_cosine: the smallest cosine to the vectors of the first row that is not in 8 bits.
         error: why there are no figures; None if there are.
+        least: the smallest `min_cosine` of a row that counts.
     """
 
     name: str
@@ -59,11 +67,12 @@ class LatencyRow:
     arrived: float | None
     min_cosine: float | None
     error: str | None
+    least: float = LEAST_COSINE
 
     @property
     def void(self) -> bool:
-        """Whether its vectors differ from the first row's."""
-        return self.min_cosine is None or not self.min_cosine >= LEAST_COSINE
+        """Whether its vectors differ by more than they may."""
+        return self.min_cosine is None or not self.min_cosine >= self.least
 
     @property
     def saturated(self) -> bool:
@@ -90,7 +99,8 @@ class _Figures:
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
-        self.cosines: dict[str, float] = {}
+        self.reference = Reference(least_cosine)
+        self.are_8_bit: set[str] = set()
         self.waits: dict[tuple[str, str, float], list[float]] = {}
         self.rates: dict[tuple[str, str, float], list[float]] = {}
         self.unanswered: dict[tuple[str, str, float], int] = {}
@@ -120,7 +130,7 @@ def measure_latency(
     """Measure peers under load: in every round of a level, each peer once.
 
     Args:
-        peers: the peers; the vectors of the others are compared with the first one's.
+        peers: the peers; vectors are compared with those of the first that is not in 8 bits.
         models: path of each form of the model, see `Peer.form`.
         options: facts about the model for engines (`max_length`, `dim`, `threads`).
         texts: the texts that callers send, in order.
@@ -148,19 +158,20 @@ def measure_latency(
     file = folder / "latency.json"
     file.write_text(json.dumps(list(texts)), encoding="utf-8")
     figures = _Figures()
-    first: list[npt.NDArray[np.float32]] = []
 
     def prepare(runner: Runner) -> None:
         say(f"preparing {runner.peer.name}")
         vectors = runner.vectors(file, None)
-        first.append(vectors)
-        figures.cosines[runner.peer.name] = least_cosine(first[0], vectors)
+        figures.reference.add(runner, vectors)
+        if runner.is_8_bit:
+            figures.are_8_bit.add(runner.peer.name)
         if runner.peer.gathers:
             figures.sizes[runner.peer.name] = _best_size(runner, file)
         _run(runner, file, 1, 0.2, figures.sizes.get(runner.peer.name))
 
     with lined_up(peers, models, options, say) as lineup:
         lineup.each(prepare)
+        figures.reference.finish()
         for load, values in (("callers", callers), ("rate", rates)):
             levels = values
             if levels is None:
@@ -245,6 +256,7 @@ def _row(name: str, load: str, level: float, lineup: Lineup, figures: _Figures) 
         calls=len(waits),
         unanswered=figures.unanswered.get(key, 0),
         arrived=round(arrived, 2) if waits and load == "rate" else None,
-        min_cosine=figures.cosines.get(name),
+        min_cosine=figures.reference.agreements.get(name),
         error=error,
+        least=LEAST_COSINE_8_BIT if name in figures.are_8_bit else LEAST_COSINE,
     )

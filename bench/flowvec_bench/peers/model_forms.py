@@ -16,7 +16,7 @@ import transformers
 from torch import Tensor, nn
 
 from flowvec.bundle.bundle import Bundle
-from flowvec.engine.providers import CUDA, OPENVINO
+from flowvec.engine.providers import CUDA, NATIVE, OPENVINO
 from flowvec.engine.selection import provider_status
 from flowvec.errors import InputValueError
 from flowvec_bench.peers.registry import Forms, Peer
@@ -187,6 +187,8 @@ def export_with_variants(
     variants: list[Variant] = []
     if "int8" in computes:
         variants.append("int8")
+        if reasons[NATIVE] is None:
+            variants.append("int8-native")
         if reasons[OPENVINO] is None:
             variants.append("int8-openvino")
     if "float16" in computes and reasons[CUDA] is None:

@@ -10,23 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from flowvec.errors import InputValueError
 from flowvec_bench.peers.registry import Peer
 from flowvec_bench.peers.runner import (
     ENCODERS,
     LEAST_COSINE,
+    LEAST_COSINE_8_BIT,
     Lineup,
+    Reference,
+    Results,
     Runner,
     least_cosine,
     lined_up,
 )
 
 __all__ = ["LEAST_QUALITY", "WARM", "Race", "Row", "part_of", "race", "sweep", "time_sizes"]
-
-Results = npt.NDArray[np.float32]
 
 # A row in 8 bits is void if a figure of its quality is below this, as its variant would be refused.
 LEAST_QUALITY = 0.9
@@ -48,8 +46,8 @@ class Row:
         seconds: seconds of each round.
         by_batch_size: texts per second of every batch size that was tried, on a sample of the
             texts; flowvec's are budgets of padded tokens. The library's default is "own".
-        min_cosine: the smallest cosine to the first row's vectors; for rerankers, the correlation
-            with its logits.
+        min_cosine: the smallest cosine to the vectors of the first row that is not in 8 bits; for
+            rerankers, the correlation with its logits.
         ratio: the first row's texts per second divided by this one's, the median over the rounds.
         versions: versions of the relevant packages.
         error: why there are no figures; None if there are.
@@ -107,7 +105,6 @@ class _Figures:
     def __init__(self) -> None:
         self.sizes: dict[tuple[str, str], int | None] = {}
         self.swept: dict[tuple[str, str], dict[str, float]] = {}
-        self.cosines: dict[tuple[str, str], float] = {}
         self.times: dict[tuple[str, str], list[float]] = {}
         self.quality: dict[tuple[str, str], dict[str, float]] = {}
 
@@ -134,7 +131,8 @@ def race(
     goes through all peers, so a slow minute of the machine affects all of them.
 
     Args:
-        peers: the peers; the others are compared with the first, in vectors and in speed.
+        peers: the peers; the others are compared with the first in speed, and all with the first
+            that is not in 8 bits in vectors.
         models: path of each form of the model, see `Peer.form`.
         options: facts about the model for engines (`max_length`, `dim`, `threads`).
         texts: texts by kind.
@@ -142,8 +140,8 @@ def race(
         rounds: timed passes.
         on_step: called with a line of text before each step.
         worker: the program that serves a peer.
-        agreement: how near a peer's results are to the first row's; 1 is equal.
-        least: the smallest agreement of a row that counts.
+        agreement: how near two peers' results are; 1 is equal.
+        least: the smallest agreement of a row that counts; rows in 8 bits may have less.
         sample: draws the texts on which batch sizes are chosen; None is `part_of`.
         quality: other figures of a peer's results, from the kind of texts and the results.
         is_rounded: which peers compute in 8 bits, and count by these figures.
@@ -164,17 +162,19 @@ def race(
         few.write_text(json.dumps(part_of_kind(items)[:WARM]), encoding="utf-8")
         files[kind] = (whole, part, few)
     figures = _Figures()
-    first: dict[str, npt.NDArray[np.float32]] = {}
+    references = {kind: Reference(agreement) for kind in texts}
+    are_8_bit: set[str] = set()
 
     def prepare(runner: Runner) -> None:
         say(f"preparing {runner.peer.name}")
+        if runner.is_8_bit:
+            are_8_bit.add(runner.peer.name)
         for kind, (whole, part, few) in files.items():
             key = (runner.peer.name, kind)
             count = len(part_of_kind(texts[kind]))
             figures.sizes[key], figures.swept[key] = sweep(runner, part, few, count)
             vectors = runner.vectors(whole, figures.sizes[key])
-            first.setdefault(kind, vectors)
-            figures.cosines[key] = agreement(first[kind], vectors)
+            references[kind].add(runner, vectors)
             if quality is not None:
                 figures.quality[key] = quality(kind, vectors)
 
@@ -185,13 +185,16 @@ def race(
 
     with lined_up(peers, models, options, say, worker) as lineup:
         lineup.each(prepare)
+        for reference in references.values():
+            reference.finish()
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
             lineup.each(once)
     rows = [
         replace(
             _row(peer, kind, len(texts[kind]), lineup, figures),
-            least=least,
+            min_cosine=references[kind].agreements.get(peer.name),
+            least=min(least, LEAST_COSINE_8_BIT) if peer.name in are_8_bit else least,
             is_rounded=is_rounded(peer),
         )
         for kind in texts
@@ -258,7 +261,7 @@ def _row(peer: Peer, kind: str, count: int, lineup: Lineup, figures: _Figures) -
         texts_per_second=count / statistics.median(seconds) if seconds else None,
         seconds=[round(second, 4) for second in seconds],
         by_batch_size=figures.swept.get(key, {}),
-        min_cosine=figures.cosines.get(key),
+        min_cosine=None,
         ratio=statistics.median(ratios) if ratios else None,
         versions=lineup.versions.get(peer.name, {}),
         error=error,

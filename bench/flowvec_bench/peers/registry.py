@@ -76,6 +76,10 @@ class Forms:
 
 FLOWVEC: dict[str, Peer] = {
     "flowvec": Peer("flowvec", "flowvec", (), {"load": {}}, _BUDGETS, "bundle"),
+    "flowvec-native": Peer(
+        "flowvec, native int8", "flowvec", (),
+        {"load": {"provider": "native", "compute": "int8"}}, _BUDGETS, "bundle",
+    ),
     "flowvec-one": Peer(
         "flowvec, one stream of all cores", "flowvec", (), {"load": {}, "one_at_a_time": True},
         _BUDGETS, "bundle",
@@ -91,6 +95,10 @@ FLOWVEC: dict[str, Peer] = {
     "flowvec-openvino-int8": Peer(
         "flowvec, OpenVINO int8", "flowvec", (),
         {"load": {"provider": "OpenVINORuntime", "compute": "int8"}}, _BUDGETS, "bundle",
+    ),
+    "flowvec-openvino-bfloat16": Peer(
+        "flowvec, OpenVINO bfloat16", "flowvec", (),
+        {"load": {"provider": "openvino", "compute": "bfloat16"}}, _BUDGETS, "bundle",
     ),
     "flowvec-openvino-float32": Peer(
         "flowvec, OpenVINO float32", "flowvec", (),

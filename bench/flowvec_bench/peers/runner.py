@@ -22,15 +22,22 @@ from flowvec_bench.peers.registry import Peer
 __all__ = [
     "ENCODERS",
     "LEAST_COSINE",
+    "LEAST_COSINE_8_BIT",
     "Lineup",
     "PeerError",
+    "Reference",
+    "Results",
     "Runner",
     "least_cosine",
     "lined_up",
 ]
 
-# A row is void if a vector has a smaller cosine to the first row's: it computes something else.
+Results = npt.NDArray[np.float32]
+
+# A row is void if a vector has a smaller cosine to the reference: it computes something else. In 8
+# bits vectors are other ones, and are compared with the limit for variants in flowvec_export.
 LEAST_COSINE = 0.999
+LEAST_COSINE_8_BIT = 0.995
 
 # Longest time of one command: an hour is more than any pass takes.
 _MOST_SECONDS = 3600.0
@@ -68,6 +75,11 @@ class Runner:
             raise
         # What computes the vectors, if the peer says so.
         self.about: dict[str, str] = answer.get("about", {})
+
+    @property
+    def is_8_bit(self) -> bool:
+        """Whether it says that it computes in 8 bits."""
+        return " in int8 " in self.about.get("runs", "")
 
     def ask(self, **command: Any) -> dict[str, Any]:
         """Send a command and wait for its answer.
@@ -205,6 +217,39 @@ def lined_up(
     finally:
         for runner in lineup.runners.values():
             runner.end()
+
+
+class Reference:
+    """What the results of peers are compared with: those of the first peer that is not in 8 bits.
+
+    Args:
+        agreement: how near two peers' results are; 1 is equal.
+    """
+
+    def __init__(self, agreement: Callable[[Results, Results], float]) -> None:
+        self._agreement = agreement
+        self._results: Results | None = None
+        self._before: dict[str, Results] = {}
+        # By name of a peer.
+        self.agreements: dict[str, float] = {}
+
+    def add(self, runner: Runner, results: Results) -> None:
+        """Compare a peer's results, or keep them until there is a reference."""
+        self._before[runner.peer.name] = results
+        if self._results is None and not runner.is_8_bit:
+            self._results = results
+        if self._results is not None:
+            self._compare(self._results)
+
+    def finish(self) -> None:
+        """Compare the rest: where all are in 8 bits, with the first of them."""
+        if self._results is None and self._before:
+            self._compare(next(iter(self._before.values())))
+
+    def _compare(self, reference: Results) -> None:
+        for name, results in self._before.items():
+            self.agreements[name] = self._agreement(reference, results)
+        self._before.clear()
 
 
 def least_cosine(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:

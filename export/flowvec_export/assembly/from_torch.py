@@ -123,7 +123,11 @@ def draft_of_cross_encoder(
     config = model.config
     heads = getattr(config, "num_attention_heads", None) or 1
     exact = math.frexp(math.sqrt(config.hidden_size // heads))[0] == 0.5
-    attention = Attention(heads, scale_folded=weights == "float32" or exact)
+    attention = Attention(
+        heads,
+        scale_folded=weights == "float32" or exact,
+        first_position=first_position(config),
+    )
     original = None
     if weights == "float16":
         original = copy.deepcopy(TransformersCrossEncoder(model))
@@ -173,7 +177,11 @@ def draft_of_splade(
     config = model.config
     heads = getattr(config, "num_attention_heads", None) or 1
     exact = math.frexp(math.sqrt(config.hidden_size // heads))[0] == 0.5
-    attention = Attention(heads, scale_folded=weights == "float32" or exact)
+    attention = Attention(
+        heads,
+        scale_folded=weights == "float32" or exact,
+        first_position=first_position(config),
+    )
     original = None
     if weights == "float16":
         kept = copy.deepcopy(model).eval()
@@ -227,7 +235,11 @@ def draft_of_tokens(
     config = encoder.config
     heads = getattr(config, "num_attention_heads", None) or 1
     exact = math.frexp(math.sqrt(config.hidden_size // heads))[0] == 0.5
-    attention = Attention(heads, scale_folded=weights == "float32" or exact)
+    attention = Attention(
+        heads,
+        scale_folded=weights == "float32" or exact,
+        first_position=first_position(config),
+    )
     reference = TokenEncoder(TransformersBackbone(encoder), dense, normalize).eval()
     original = None
     if weights == "float16":

@@ -91,7 +91,8 @@ def export(
         str | None,
         typer.Option(
             help="More forms of the model, joined by commas: int8-native, int8-openvino and int8 "
-            "for CPUs, float16 for GPUs."
+            "for CPUs, float16 for GPUs; or none. Default: int8-native if flowvec's own engine "
+            "computes the model."
         ),
     ] = None,
     calibration: Annotated[
@@ -131,8 +132,6 @@ def export(
     from flowvec_export.staged_bundle import tokens_without_row
     from flowvec_export.sts import read_sts
 
-    if sts is not None and variants is None:
-        raise InputValueError("--sts measures what variants lose: give --variants as well")
     check_apart(out, (calibration, sts))
     tasks = () if sts is None else read_sts(sts)
     texts = None if calibration is None else read_corpus(calibration, rows=_CALIBRATION_ROWS)
@@ -148,7 +147,7 @@ def export(
         prompts=_parse_prompts(prompt or ()),
         default_prompt_name=default_prompt,
         weights=cast(Any, weights),
-        variants=cast(Any, variants.split(",")) if variants else (),
+        variants=_parse_variants(variants),
         calibration=texts,
         sts=tasks,
         overwrite=overwrite,
@@ -190,6 +189,12 @@ def export(
     if not as_json:
         for variant in bundle.variants:
             typer.echo(f"{variant}, compared with float32: {_figures(manifest.parity, variant)}")
+
+
+def _parse_variants(text: str | None) -> Any:
+    if text is None:
+        return None
+    return () if text == "none" else text.split(",")
 
 
 def _figures(parity: Mapping[str, float], variant: str) -> str:

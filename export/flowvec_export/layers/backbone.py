@@ -1,8 +1,9 @@
 """Encoders in a form that exports well.
 
-BERT, RoBERTa, XLM-R, CamemBERT and DistilBERT are one architecture under several names. `Backbone`
-is this architecture with one fused product for query, key and value, which includes 1/sqrt(head
-width). The mask is computed once, the token type of a single text is added to the positions, and
+BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA and MPNet are one architecture under several
+names; MPNet adds a number to each score, by the distance of the tokens. `Backbone` is this
+architecture with one fused product for query, key and value, which includes 1/sqrt(head width). The
+mask is computed once, the token type of a single text is added to the positions, and
 weights are stored as a matrix product reads them. All other encoders run as transformers' own
 module.
 """
@@ -80,12 +81,24 @@ _DISTILBERT = {
     "down": "transformer.layer.{i}.ffn.lin2",
     "output_norm": "transformer.layer.{i}.output_layer_norm",
 }
+_MPNET = {
+    **_BERT,
+    "relative": "encoder.relative_attention_bias.weight",
+    **{
+        name: f"encoder.layer.{{i}}.attention.attn.{their_name}"
+        for name, their_name in zip(("query", "key", "value", "attention_out"), "qkvo", strict=True)
+    },
+    "attention_norm": "encoder.layer.{i}.attention.LayerNorm",
+}
+del _MPNET["types"]
 NAMES: dict[str, dict[str, str]] = {
     "bert": _BERT,
     "roberta": _BERT,
     "xlm-roberta": _BERT,
     "camembert": _BERT,
     "distilbert": _DISTILBERT,
+    "electra": _BERT,
+    "mpnet": _MPNET,
 }
 
 
@@ -124,7 +137,9 @@ class _Layer(nn.Module):
         self.activation = ACT2FN[shape.activation]
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x (batch, sequence, width), additive mask (batch, 1, 1, sequence) -> like x."""
+        """x (batch, sequence, width), and what is added to scores, (batch, 1 or heads, 1 or
+        sequence, sequence) -> like x.
+        """
         batch, sequence, width = x.shape
         # One transpose for all three: (3, batch, heads, sequence, head width).
         qkv = self.qkv(x).view(batch, sequence, 3, self.heads, self.head_width)
@@ -145,6 +160,8 @@ class Backbone(nn.Module):
     Args:
         shape: its sizes.
         state: weights by flowvec's names: `words`, `positions`, `types`, `layer.<i>.<name>`, ...
+            `relative` (heads, 2 n - 1) is added to the scores of tokens by their distance, which is
+            between 1 - n and n - 1.
         fold_scale: fold 1/sqrt(head width) into the query weights. Do not do so if they are stored
             in float16 and the factor is not a power of two, because they would be rounded twice.
         with_types: take the token types of pairs; otherwise all tokens have type 0.
@@ -167,6 +184,7 @@ class Backbone(nn.Module):
         self.second_type = (
             nn.Parameter(state["types"][1] - state["types"][0]) if with_types else None
         )
+        self.relative = nn.Parameter(state["relative"].clone()) if "relative" in state else None
         self.words = nn.Parameter(state["words"].clone())
         self.positions = nn.Parameter(positions.clone())
         self.embedding_norm = _norm(state, "embedding_norm", shape)
@@ -209,6 +227,10 @@ class Backbone(nn.Module):
         x = self.embedding_norm(x)
         # Low enough that a softmax gives zero, and within the range of float16.
         mask = (1.0 - attention_mask.to(x.dtype))[:, None, None, :] * -3e4
+        if self.relative is not None:
+            place = torch.arange(input_ids.shape[1], device=input_ids.device)
+            distance = place[None, :] - place[:, None]
+            mask = mask + self.relative[:, distance + self.max_positions - 1]
         hidden_states = [x]
         for layer in self.layers:
             x = layer(x, mask)
@@ -246,6 +268,8 @@ def known_backbone(
     names = NAMES.get(config.model_type)
     if names is None or getattr(config, "is_decoder", False):
         return None
+    if getattr(config, "embedding_size", config.hidden_size) != config.hidden_size:
+        return None  # an ELECTRA that projects its embeddings
     # transformers has the common names as aliases of DistilBERT's (dim, n_layers, ...).
     shape = Shape(
         layers=config.num_hidden_layers,
@@ -256,6 +280,11 @@ def known_backbone(
         first_position=first_position(config),
     )
     state = _rename(model.state_dict(), names, shape.layers)
+    if "relative" in state:
+        most = len(state["positions"]) - shape.first_position - 1
+        distances = torch.arange(-most, most + 1)
+        buckets = model.encoder.relative_position_bucket(distances, len(state["relative"]))
+        state["relative"] = state["relative"][buckets].T.contiguous()
     return Backbone(shape, state, fold_scale, with_types=with_types)
 
 

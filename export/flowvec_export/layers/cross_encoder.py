@@ -110,7 +110,7 @@ def _head_of(model: Any) -> tuple[nn.Linear, Callable[[Tensor], Tensor], nn.Line
     head: Any = getattr(model, "classifier", None)
     if kind == "bert" and isinstance(head, nn.Linear) and model.base_model.pooler is not None:
         return model.base_model.pooler.dense, torch.tanh, head
-    if kind in ("roberta", "xlm-roberta", "camembert") and hasattr(head, "out_proj"):
+    if kind in ("roberta", "xlm-roberta", "camembert", "mpnet") and hasattr(head, "out_proj"):
         return head.dense, torch.tanh, head.out_proj
     if kind == "distilbert" and isinstance(head, nn.Linear):
         return model.pre_classifier, torch.relu, head

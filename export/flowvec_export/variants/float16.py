@@ -88,7 +88,8 @@ def fuse_attention(proto: onnx.ModelProto, heads: int, *, scale_folded: bool) ->
     """Replace each attention of our backbone by one operator, in place and in the same precision.
 
     Args:
-        proto: a float32 graph. One without our backbone is not changed.
+        proto: a float32 graph. One without our backbone is not changed, nor one whose scores depend
+            on distances.
         heads: the encoder's attention heads.
         scale_folded: whether 1/sqrt(head width) is in the query weights already.
 
@@ -102,6 +103,8 @@ def fuse_attention(proto: onnx.ModelProto, heads: int, *, scale_folded: bool) ->
         node.input[1]: node for node in graph.node
         if node.op_type == "MatMul" and node.input[1] in stored
     }  # fmt: skip
+    if "backbone.relative" in stored:
+        return set()
     fused: dict[str, list[onnx.NodeProto]] = {}
     added: set[str] = set()
     for matrix, node in products.items():

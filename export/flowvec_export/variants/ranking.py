@@ -20,12 +20,13 @@ from flowvec.engine.providers import CPU, Engine
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
 from flowvec.machine import available_cores
 from flowvec.tokenizer.pairs import PairTokenizer, TextPair
-from flowvec_export.variants.int8 import quantize_graph
+from flowvec_export.assembly.draft import Attention
 from flowvec_export.variants.variants import (
     Variant,
     VariantError,
     measured_on,
     require_references,
+    rounded,
     with_variant,
 )
 
@@ -131,7 +132,11 @@ def calibration_rankings(texts: Sequence[str]) -> Rankings:
 
 
 def add_reranker_variant(
-    bundle: Bundle, proto: onnx.ModelProto, kind: Variant, rankings: Rankings
+    bundle: Bundle,
+    proto: onnx.ModelProto,
+    kind: Variant,
+    rankings: Rankings,
+    attention: Attention | None,
 ) -> dict[str, float]:
     """Add an int8 variant to a reranker's folder, and compare its rankings with float32's.
 
@@ -140,6 +145,7 @@ def add_reranker_variant(
         proto: its float32 graph.
         kind: the variant.
         rankings: one half is used for rounding the weights, the other for the comparison.
+        attention: attention of the encoder; None if it is transformers' own module.
 
     Returns:
         Figures for the manifest, such as `int8_kendall_tau` and `int8_top_1`.
@@ -150,7 +156,8 @@ def add_reranker_variant(
     """
     if kind == "float16":
         raise ExportError(
-            "a reranker has no float16 variant; its variants are int8 and int8-openvino"
+            "a reranker has no float16 variant; its variants are int8-native, int8-openvino and "
+            "int8"
         )
     provider, compute = measured_on(kind)
     manifest = bundle.manifest
@@ -163,15 +170,14 @@ def add_reranker_variant(
     for i in range(0, len(rankings.pairs), size):
         halves[i // size % 2] += rankings.pairs[i : i + size]
     ids = tokenizer(halves[0]).token_ids
-    variant = quantize_graph(proto, ids, manifest.max_length, manifest.pad_id, kind)
-    bundle = with_variant(bundle, kind, variant)
+    bundle = with_variant(bundle, kind, rounded(bundle, proto, kind, ids, attention))
     engines = (
         Engine(CPU, "float32", available_cores()),
         Engine(provider, compute, available_cores()),
     )
-    exact, rounded = (_logits(bundle, engine, halves[1], size) for engine in engines)
+    exact, other = (_logits(bundle, engine, halves[1], size) for engine in engines)
     require_references(kind, bundle, engines[1])
-    agreement = rank_agreement(list(exact), list(rounded))
+    agreement = rank_agreement(list(exact), list(other))
     require_agreement(kind, agreement)
     return {
         f"{kind}_kendall_tau": round(agreement.kendall_tau, 3),

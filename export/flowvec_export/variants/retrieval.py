@@ -8,15 +8,14 @@ decide least, those near zero, are rounded most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 
 from flowvec import Bundle, MultiVectorEncoder, SparseEncoder, maxsim
-from flowvec.bundle.manifest import VARIANTS
 from flowvec.encoder.options import document_prompt, prompt_text, query_prompt
 from flowvec.engine.providers import CPU, Engine
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
@@ -24,9 +23,7 @@ from flowvec.machine import available_cores
 from flowvec.multi_vector.rows import TokenJob
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenizer
-from flowvec_export.staged_bundle import computable, with_file
-from flowvec_export.variants.int8 import quantize_graph
-from flowvec_export.variants.ranges import calibration_texts
+from flowvec_export.assembly.draft import Attention
 from flowvec_export.variants.ranking import (
     FEWEST_TEXTS,
     MIN_TAU,
@@ -39,13 +36,13 @@ from flowvec_export.variants.ranking import (
 from flowvec_export.variants.variants import (
     Variant,
     VariantError,
-    describe_processor,
     measured_on,
     require_references,
+    rounded,
     with_variant,
 )
 
-__all__ = ["MIN_TOP_10", "add_retrieval_variant", "top_agreement", "with_retrieval_variants"]
+__all__ = ["MIN_TOP_10", "add_retrieval_variant", "top_agreement"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -80,41 +77,12 @@ class _Comparison:
         return cls(list(queries), list(documents), pairs)
 
 
-def with_retrieval_variants(
+def add_retrieval_variant(
     bundle: Bundle,
     proto: onnx.ModelProto,
-    kinds: Sequence[Variant],
-    calibration: Sequence[str] | None,
-    say: Callable[[str], object],
-) -> tuple[Bundle, dict[str, float]]:
-    """Add several variants as `add_retrieval_variant` does.
-
-    Args:
-        bundle: a bundle whose folder has no manifest yet.
-        proto: its float32 graph.
-        kinds: the variants.
-        calibration: texts to make and compare them; None is the English texts of the demo.
-        say: called with a line of text before each step.
-
-    Returns:
-        The bundle with their files and `proved_on` in its manifest, and the figures.
-
-    Raises:
-        ExportError: as `add_retrieval_variant`.
-    """
-    figures: dict[str, float] = {}
-    for kind in kinds:
-        say(f"making the {kind} variant")
-        texts = computable(bundle, calibration_texts() if calibration is None else calibration)
-        figures |= add_retrieval_variant(bundle, proto, kind, texts)
-        bundle = with_file(bundle, VARIANTS[kind])
-        proved_on = bundle.manifest.proved_on | {kind: describe_processor()}
-        bundle = Bundle(bundle.path, replace(bundle.manifest, proved_on=proved_on))
-    return bundle, figures
-
-
-def add_retrieval_variant(
-    bundle: Bundle, proto: onnx.ModelProto, kind: Variant, texts: Sequence[str]
+    kind: Variant,
+    texts: Sequence[str],
+    attention: Attention | None,
 ) -> dict[str, float]:
     """Add an int8 variant to the folder of a sparse or multi-vector encoder, if it agrees.
 
@@ -123,6 +91,7 @@ def add_retrieval_variant(
         proto: its float32 graph.
         kind: the variant.
         texts: real texts: one half is used for rounding the weights, the other for the comparison.
+        attention: attention of the encoder.
 
     Returns:
         Figures for the manifest: `int8_kendall_tau`, `int8_top_1` and `int8_top_10`.
@@ -133,7 +102,9 @@ def add_retrieval_variant(
     """
     name = _NAMES[bundle.manifest.kind]
     if kind == "float16":
-        raise ExportError(f"{name} has no float16 variant; its variants are int8 and int8-openvino")
+        raise ExportError(
+            f"{name} has no float16 variant; its variants are int8-native, int8-openvino and int8"
+        )
     provider, compute = measured_on(kind)
     if len(texts) < 2 * FEWEST_TEXTS:
         raise ExportError(
@@ -142,17 +113,15 @@ def add_retrieval_variant(
         )
     comparison = _comparison(texts[1::2])
     ids = _token_ids(bundle, texts[::2])
-    manifest = bundle.manifest
-    variant = quantize_graph(proto, ids, manifest.max_length, manifest.pad_id, kind)
-    bundle = with_variant(bundle, kind, variant)
+    bundle = with_variant(bundle, kind, rounded(bundle, proto, kind, ids, attention))
     engines = (
         Engine(CPU, "float32", available_cores()),
         Engine(provider, compute, available_cores()),
     )
-    exact, rounded = (_scores(bundle, engine, comparison) for engine in engines)
+    exact, other = (_scores(bundle, engine, comparison) for engine in engines)
     rows, columns = comparison.pairs[..., 0], comparison.pairs[..., 1]
-    agreement = rank_agreement(list(exact[rows, columns]), list(rounded[rows, columns]))
-    top_10 = top_agreement(exact, rounded, _TOP)
+    agreement = rank_agreement(list(exact[rows, columns]), list(other[rows, columns]))
+    top_10 = top_agreement(exact, other, _TOP)
     _require(kind, agreement, top_10)
     require_references(kind, bundle, engines[1])
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -16,19 +16,22 @@ from flowvec.bundle.bundle import record_file
 from flowvec.bundle.manifest import REFERENCES, VARIANTS
 from flowvec.encoder import proof
 from flowvec.encoder.references import References
+from flowvec.engine.native_session import native_status
 from flowvec.engine.providers import CPU, NATIVE, OPENVINO, Engine, why_not
 from flowvec.engine.selection import open_session, provider_status
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
 from flowvec.machine import available_cores, cpu_features, cpu_name
 from flowvec.native import Weights
+from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenizer
 from flowvec_export.assembly.draft import Attention
 from flowvec_export.assembly.parity import Parity
 from flowvec_export.graph.proto import write_onnx
+from flowvec_export.staged_bundle import with_file
 from flowvec_export.sts import StsTask, score_vectors, sentence_rows
 from flowvec_export.variants.float16 import half_precision_graph
 from flowvec_export.variants.int8 import quantize_graph
-from flowvec_export.variants.native import native_weights
+from flowvec_export.variants.native import check_supported, native_weights
 
 __all__ = [
     "KINDS",
@@ -37,10 +40,13 @@ __all__ = [
     "Variant",
     "VariantError",
     "add_variant",
+    "default_variants",
     "describe_processor",
     "measured_on",
     "require_references",
+    "rounded",
     "with_variant",
+    "with_variants",
 ]
 
 Variant = Literal["float16", "int8", "int8-openvino", "int8-native"]
@@ -61,6 +67,9 @@ MIN_COSINE_OF = {kind: proof.MIN_COSINE_OF[compute] for kind, (_, compute) in _M
 # Most points of Spearman x 100 that a variant may lose on any set.
 MAX_STS_LOSS = {"float16": 0.2, "int8": 0.5, "int8-openvino": 0.5, "int8-native": 0.2}
 
+# Weights of the layers up to which a variant is made by default; BERT-base has 85 million.
+_MOST_BY_DEFAULT = 100e6
+
 Floats = npt.NDArray[np.float32]
 
 
@@ -74,6 +83,70 @@ class VariantError(ExportError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+def with_variants(
+    bundle: Bundle,
+    proto: onnx.ModelProto,
+    asked: Sequence[Variant] | None,
+    attention: Attention | None,
+    add: Callable[[Bundle, Variant], dict[str, float]],
+    say: Callable[[str], object],
+) -> tuple[Bundle, dict[str, float]]:
+    """Add variants, each only if it is close enough to float32.
+
+    Args:
+        bundle: a bundle whose folder has no manifest yet.
+        proto: its float32 graph.
+        asked: the variants; None is `default_variants`, of which one that is not close enough is
+            left out.
+        attention: attention of the encoder; None for a given ONNX graph.
+        add: adds one of them to the folder, and returns its figures.
+        say: called with a line of text before each step.
+
+    Returns:
+        The bundle with their files and `proved_on` in its manifest, and the figures.
+
+    Raises:
+        ExportError: a variant that was asked for is too far from float32, or cannot be made.
+    """
+    figures: dict[str, float] = {}
+    for kind in default_variants(bundle, proto, attention) if asked is None else asked:
+        say(f"making the {kind} variant")
+        try:
+            figures |= add(bundle, kind)
+        except ExportError as error:
+            if asked is not None:
+                raise
+            say(f"leaving it out: {error}")
+            (bundle.path / VARIANTS[kind]).unlink(missing_ok=True)
+            continue
+        bundle = with_file(bundle, VARIANTS[kind])
+        proved_on = bundle.manifest.proved_on | {kind: describe_processor()}
+        bundle = Bundle(bundle.path, replace(bundle.manifest, proved_on=proved_on))
+    return bundle, figures
+
+
+def default_variants(
+    bundle: Bundle, proto: onnx.ModelProto, attention: Attention | None
+) -> list[Variant]:
+    """The variants that a model gets if its user asks for none.
+
+    It is `int8-native`, where flowvec's engine computes the model and runs on this machine, and
+    making it does not take long.
+    """
+    weights = sum(
+        math.prod(tensor.dims)
+        for tensor in proto.graph.initializer
+        if tensor.name.startswith("backbone.layers.")
+    )
+    if weights > _MOST_BY_DEFAULT or native_status():
+        return []
+    try:
+        check_supported(proto, bundle.manifest, attention)
+    except ExportError:
+        return []
+    return ["int8-native"]
 
 
 def add_variant(
@@ -121,23 +194,45 @@ def add_variant(
         tokenizer = Tokenizer(bundle.tokenizer, manifest.max_length, manifest.max_characters)
         # One half for rounding the weights, the other for the comparison.
         ids = tokenizer(texts[::2]).token_ids
-        if kind == "int8-native":
-            variant = native_weights(proto, ids, manifest, attention)
-        else:
-            variant = quantize_graph(proto, ids, tokenizer.max_length, manifest.pad_id, kind)
+        variant = rounded(bundle, proto, kind, ids, attention)
     bundle = with_variant(bundle, kind, variant)
     engines = (
         Engine(CPU, "float32", available_cores()),
         Engine(provider, compute, available_cores()),
     )
     compared = texts[1::2] or texts
-    exact, rounded = (_embed(bundle, engine, compared) for engine in engines)
-    figures = _cosines(kind, exact, rounded)
+    exact, other = (_embed(bundle, engine, compared) for engine in engines)
+    figures = _cosines(kind, exact, other)
     require_references(kind, bundle, engines[1])
     if sts:
         rows = sentence_rows(sts)
         figures |= _sts_loss(kind, sts, *(_embed(bundle, e, list(rows)) for e in engines))
     return figures
+
+
+def rounded(
+    bundle: Bundle,
+    proto: onnx.ModelProto,
+    kind: Variant,
+    ids: TokenIds,
+    attention: Attention | None,
+) -> onnx.ModelProto | Weights:
+    """A variant in 8 bits.
+
+    Args:
+        bundle: whose it will be.
+        proto: its float32 graph.
+        kind: the variant.
+        ids: token ids of the texts that rounding is optimized for.
+        attention: attention of the encoder.
+
+    Raises:
+        ExportError: the native engine does not compute this model.
+    """
+    manifest = bundle.manifest
+    if kind == "int8-native":
+        return native_weights(proto, ids, manifest, attention)
+    return quantize_graph(proto, ids, manifest.max_length, manifest.pad_id, kind)
 
 
 def with_variant(bundle: Bundle, kind: Variant, variant: onnx.ModelProto | Weights) -> Bundle:

@@ -48,6 +48,7 @@ from flowvec.encoder.jobs import (
 )
 from flowvec.encoder.proof import ProofMode, open_proved
 from flowvec.engine.elastic_session import ElasticSession
+from flowvec.engine.native_session import NativeSession
 from flowvec.engine.openvino_session import OpenVinoSession
 from flowvec.engine.providers import Engine
 from flowvec.engine.selection import GraphSession
@@ -140,9 +141,13 @@ class Pipeline:
     def _elastic(self, session: GraphSession) -> ElasticSession:
         """A session that compiles the graph for all cores when that pays, and memory allows."""
         engine = self._engine
-        if not (self._is_elastic and isinstance(session, OpenVinoSession) and engine.streams > 1):
+        if not self._is_elastic or engine.streams == 1:
             return ElasticSession(session)
         all_cores = replace(engine, streams=1, threads=engine.streams * engine.threads)
+        if isinstance(session, NativeSession):
+            return ElasticSession(session, all_cores=session.beside(all_cores))
+        if not isinstance(session, OpenVinoSession):
+            return ElasticSession(session)
 
         def open_on_all_cores() -> GraphSession:
             size = self._bundle.graph(engine.variant).stat().st_size

@@ -4,6 +4,7 @@ Streams of one core serve many batches best, and one stream of all cores has the
 a single short text. OpenVINO cannot change a compiled graph from one to the other, so the graph is
 compiled a second time, from the same weights in memory. That happens in the background, once
 several single batches have come while nothing else ran: jobs and short commands never pay for it.
+The native engine computes one graph with any number of cores.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class ElasticSession:
         session: GraphSession,
         open_on_all_cores: Callable[[], GraphSession] | None = None,
         in_background: Callable[[Callable[[], None]], object] | None = None,
+        all_cores: GraphSession | None = None,
     ) -> None:
         """Begin with the streams.
 
@@ -45,11 +47,12 @@ class ElasticSession:
             session: runs a batch on each stream.
             open_on_all_cores: opens the same graph with one stream of all cores; None never does.
             in_background: runs a function on another thread.
+            all_cores: runs a batch on all cores, where that need not be opened.
         """
         self._streams = session
         self._open = open_on_all_cores
         self._in_background = in_background
-        self._all_cores: GraphSession | None = None
+        self._all_cores = all_cores
         self._lock = threading.Lock()
         self._running = 0
         self._seen_alone = 0
@@ -68,13 +71,13 @@ class ElasticSession:
             *feeds: the graph's inputs, int64 (batch, sequence).
             alone: whether no other batch of its caller waits, so that it may take all cores.
         """
-        if self._open is None:
+        if self._open is None and self._all_cores is None:
             return self._streams.run(*feeds)
         with self._lock:
             session, opens = self._streams, False
             if alone and self._running == 0:
                 self._seen_alone += 1
-                opens = self._seen_alone == _ENOUGH_ALONE
+                opens = self._open is not None and self._seen_alone == _ENOUGH_ALONE
                 if self._all_cores is not None and self._in_a_row >= _ENOUGH_IN_A_ROW:
                     session = self._all_cores
                 self._in_a_row += 1

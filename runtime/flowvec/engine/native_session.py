@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import copy
 
 import numpy as np
 import numpy.typing as npt
@@ -63,16 +64,49 @@ class NativeSession:
         except EngineError as error:
             raise BundleError(f"{file} cannot be computed: {error}") from error
         self.engine = engine
+        self._is_multi_vector = manifest.kind == "multi_vector"
+
+    def beside(self, engine: Engine) -> NativeSession:
+        """The same weights, with the threads of another engine."""
+        other = copy(self)
+        other.engine = engine
+        return other
 
     def run(self, *feeds: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """The vectors of a padded batch: see `flowvec.engine.onnxruntime_session`."""
-        ids, mask = feeds
+        """The output for a padded batch: see `flowvec.engine.onnxruntime_session`."""
+        try:
+            return self._token_vectors(*feeds) if self._is_multi_vector else self._vectors(*feeds)
+        except (EngineError, MemoryError) as error:
+            raise run_failure(self.engine.provider, feeds[0].shape, error) from error
+
+    def _vectors(
+        self,
+        ids: npt.NDArray[np.int64],
+        mask: npt.NDArray[np.int64],
+        types: npt.NDArray[np.int64] | None = None,
+    ) -> npt.NDArray[np.float32]:
         is_token = mask.astype(np.bool_)
         # Tokenizers of these models give each text a token; callers of `Encoder.run` may not.
         is_token[~is_token.any(axis=1), 0] = True
         starts = np.zeros(len(ids) + 1, np.int64)
         is_token.sum(axis=1).cumsum(out=starts[1:])
-        try:
-            return self._encoder.vectors(ids[is_token].astype(np.int32), starts)
-        except (EngineError, MemoryError) as error:
-            raise run_failure(self.engine.provider, ids.shape, error) from error
+        return self._encoder.vectors(
+            ids[is_token].astype(np.int32),
+            starts,
+            self.engine.threads,
+            types=None if types is None else types[is_token].astype(np.uint8),
+        )
+
+    def _token_vectors(
+        self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        # Tokens that a query is filled up with have vectors, and may be masked as padding is. So
+        # padding is computed too; queries have no more of it, and documents have little.
+        rows, columns = ids.shape
+        flat = self._encoder.token_vectors(
+            ids.astype(np.int32).ravel(),
+            np.arange(rows + 1) * columns,
+            self.engine.threads,
+            attended=np.maximum(mask.sum(axis=1), 1).astype(np.int32),
+        )
+        return flat.reshape(rows, columns, -1)

@@ -116,7 +116,7 @@ class Engine:
             itself, or `FlowvecNative` for flowvec's own engine.
         compute: type of the matrix products: `float32`, `bfloat16`, `float16` or `int8`.
         streams: batches that run at the same time; 1 on a GPU.
-        threads: cores that compute one batch; 1 on a GPU and in the native engine.
+        threads: cores that compute one batch; 1 on a GPU.
         fused_attention: whether OpenVINO computes attention in one fused kernel. It is slower on
             every processor that was measured; `flowvec tune` tries it.
     """
@@ -236,8 +236,6 @@ def choose(
         if threads not in (None, 1):
             raise InputValueError(f"threads are a CPU's, but on a GPU threads is {threads}")
         return Engine(full, kind, 1)
-    if full == NATIVE and threads not in (None, 1):
-        raise InputValueError(f"{NATIVE} computes a batch on one core, but threads is {threads}")
     threads = threads or 1
     return Engine(full, kind, streams or max(1, cores // threads), threads)
 

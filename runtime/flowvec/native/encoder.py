@@ -26,21 +26,21 @@ __all__ = ["LIBRARY", "SIGNATURES", "NativeEncoder", "instruction_set", "library
 
 # The name says nothing of a Python version, since the library does not use Python.
 LIBRARY = {"win32": "_encoder.dll", "darwin": "_encoder.dylib"}.get(sys.platform, "_encoder.so")
-_VERSION = 1  # of the interface in native/encoder/encoder.cpp
+_VERSION = 2  # of the interface in native/encoder/encoder.cpp
 _NO_MEMORY = 4
 # Best first. The scalar set is what these are compared with, and slower than any other engine.
 _FAST_SETS = ("avx512_vnni", "avx2")
 
 SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "create": (c_void_p, c_float, c_void_p, c_size_t, c_void_p, c_void_p),
+    "create": (c_void_p, c_float, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
     "workspace": (c_void_p,),
-    "vectors": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_void_p),
-    "states": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_void_p),
+    "run": (c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p),
 }
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
 Starts = npt.NDArray[np.int64]
+Types = npt.NDArray[np.uint8]
 
 
 @cache
@@ -117,13 +117,14 @@ class NativeEncoder:
             raise EngineError(f"this processor does not have {instructions}")
         # The library reads some of them later.
         self._arrays = [np.ascontiguousarray(array) for array in weights.arrays()]
-        sizes, poolings = weights.sizes(), weights.pooling_numbers()
+        sizes, poolings, steps = weights.sizes(), weights.pooling_numbers(), weights.step_numbers()
         addresses = (c_void_p * len(self._arrays))(*(a.ctypes.data for a in self._arrays))
         handle = c_void_p()
         status = lib.flowvec_encoder_create(
             (c_int32 * len(sizes))(*sizes),
             weights.epsilon,
             (c_int32 * len(poolings))(*poolings),
+            (c_int32 * len(steps))(*steps),
             able[instructions],
             addresses,
             byref(handle),
@@ -135,12 +136,24 @@ class NativeEncoder:
         # One for each thread that computes at the same time.
         self._idle: deque[_Workspace] = deque()
 
-    def vectors(self, ids: Ids, starts: Starts) -> Floats:
+    def vectors(
+        self,
+        ids: Ids,
+        starts: Starts,
+        threads: int = 1,
+        *,
+        attended: Ids | None = None,
+        types: Types | None = None,
+    ) -> Floats:
         """The vectors of texts.
 
         Args:
             ids: token ids of all texts, one after the other, int32 (tokens,).
             starts: where each text begins, and the last one's end, int64 (texts + 1,).
+            threads: that compute at most, with the caller's.
+            attended: how many tokens of each text, from its beginning, its tokens attend to, int32
+                (texts,); None is all.
+            types: of each token, uint8 (tokens,), 0 or 1; None is 0.
 
         Returns:
             float32 (texts, dim).
@@ -150,34 +163,76 @@ class NativeEncoder:
             MemoryError: there is not enough memory.
         """
         out = np.empty((len(starts) - 1, self.dim), np.float32)
-        self._run(self._lib.flowvec_encoder_vectors, ids, starts, out)
-        return out
+        return self._run(0, out, threads, ids, starts, attended, types)
 
-    def states(self, ids: Ids, starts: Starts) -> Floats:
+    def token_vectors(
+        self, ids: Ids, starts: Starts, threads: int = 1, *, attended: Ids | None = None
+    ) -> Floats:
+        """A vector of each token, float32 (tokens, dim); as `vectors` otherwise."""
+        out = np.empty((len(ids), self.dim), np.float32)
+        return self._run(1, out, threads, ids, starts, attended, None)
+
+    def states(
+        self,
+        ids: Ids,
+        starts: Starts,
+        threads: int = 1,
+        *,
+        attended: Ids | None = None,
+        types: Types | None = None,
+    ) -> Floats:
         """The last layer's states, float32 (tokens, hidden); as `vectors` otherwise."""
         out = np.empty((len(ids), self.hidden), np.float32)
-        self._run(self._lib.flowvec_encoder_states, ids, starts, out)
-        return out
+        return self._run(2, out, threads, ids, starts, attended, types)
 
-    def _run(self, function: Any, ids: Ids, starts: Starts, out: Floats) -> None:
-        ids = np.ascontiguousarray(ids, np.int32)
-        starts = np.ascontiguousarray(starts, np.int64)
+    def _run(
+        self,
+        result: int,
+        out: Floats,
+        threads: int,
+        ids: Ids,
+        starts: Starts,
+        attended: Ids | None,
+        types: Types | None,
+    ) -> Floats:
+        count = len(starts) - 1
+        # As the library reads them; the names keep them in memory.
+        ids, starts = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(starts, np.int64)
         if starts[0] != 0 or starts[-1] != len(ids):
             raise EngineError("the texts are not all of the tokens")
+        texts = _Texts(ids.ctypes.data, starts.ctypes.data, count)
+        if attended is not None:
+            attended = np.ascontiguousarray(attended, np.int32)
+            texts.attended = attended.ctypes.data
+        if types is not None:
+            types = np.ascontiguousarray(types, np.uint8)
+            texts.types = types.ctypes.data
+        if (attended is not None and len(attended) != count) or (
+            types is not None and len(types) != len(ids)
+        ):
+            raise EngineError("there is not one number for each text or token")
         try:
             workspace = self._idle.pop()
         except IndexError:
             workspace = _Workspace()
-        status = function(
-            self._handle,
-            workspace.handle,
-            ids.ctypes.data,
-            starts.ctypes.data,
-            len(starts) - 1,
-            out.ctypes.data,
+        status = self._lib.flowvec_encoder_run(
+            self._handle, workspace.handle, byref(texts), result, threads, out.ctypes.data
         )
         _check(status)
         self._idle.append(workspace)
+        return out
+
+
+class _Texts(ctypes.Structure):
+    """`Texts` of native/encoder/layers.h."""
+
+    _fields_ = (
+        ("ids", c_void_p),
+        ("starts", c_void_p),
+        ("count", c_int64),
+        ("attended", c_void_p),
+        ("types", c_void_p),
+    )
 
 
 class _Workspace:

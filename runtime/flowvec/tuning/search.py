@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 
 from flowvec.bundle.bundle import Bundle
 from flowvec.engine.providers import (
-    NATIVE,
     OPENVINO,
     PROVIDERS,
     TENSORRT,
@@ -131,8 +130,6 @@ def _streams(candidate: Candidate) -> list[tuple[int, int]]:
         return [(1, 1)]
     cores = available_cores()
     half = max(1, cores // 2)
-    if candidate.engine.provider == NATIVE:  # a batch is computed on one core
-        return sorted({(cores, 1), (half, 1)}, reverse=True)
     return sorted({(cores, 1), (half, max(1, cores // half)), (1, cores), (half, 1)}, reverse=True)
 
 

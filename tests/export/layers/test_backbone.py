@@ -14,7 +14,7 @@ from flowvec_export.layers.names import POOLINGS, parse_pooling
 from flowvec_export.layers.pooling import Pooling
 from tests.export.conftest import DEEP, POSITIONS, WIDTH
 
-OURS = ["bert", "roberta", "xlm-roberta", "distilbert"]
+OURS = ["bert", "roberta", "xlm-roberta", "distilbert", "electra", "mpnet"]
 
 
 @pytest.fixture
@@ -22,6 +22,10 @@ def checkpoint(checkpoint):
     return lambda architecture, **changes: checkpoint(
         architecture, **{"num_hidden_layers": DEEP} | changes
     )
+
+
+# Without a projection of its embeddings.
+CHANGES = {"electra": {"embedding_size": WIDTH}}
 
 
 @pytest.fixture
@@ -47,7 +51,7 @@ def ragged(model, rows: int, longest: int, seed: int) -> tuple[torch.Tensor, tor
 @pytest.mark.parametrize("architecture", OURS)
 @pytest.mark.parametrize(("rows", "longest"), [(1, 2), (1, POSITIONS), (7, 13), (64, 40)])
 def test_hidden_states_are_transformers(checkpoint, architecture, rows, longest, fold_scale):
-    model = load(checkpoint(architecture))
+    model = load(checkpoint(architecture, **CHANGES.get(architecture, {})))
     ours = from_transformers(model, fold_scale)
     assert isinstance(ours, Backbone)
     assert ours.max_positions >= POSITIONS
@@ -74,7 +78,8 @@ def test_other_activations_and_epsilons_are_followed(checkpoint, activation) -> 
 
 
 def test_other_architectures_run_as_transformers_module(checkpoint) -> None:
-    assert isinstance(from_transformers(load(checkpoint("mpnet"))), TransformersBackbone)
+    for other in ("modernbert", "electra"):  # one whose embeddings are projected
+        assert isinstance(from_transformers(load(checkpoint(other))), TransformersBackbone)
 
 
 def test_a_padded_row_is_the_row_alone(checkpoint) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from flowvec import Bundle, Encoder
+from flowvec import Bundle, Encoder, MultiVectorEncoder, Reranker, SparseEncoder
 from flowvec.bundle.bundle import record_file
 from flowvec.encoder import proof
 from flowvec.engine.native_session import native_status
@@ -20,8 +22,22 @@ from flowvec.errors import BundleError, EngineError, ExportError
 from flowvec.native import NativeEncoder, Weights
 from flowvec.native.encoder import sets
 from flowvec_export import export
-from flowvec_export.variants import variants
+from flowvec_export.transforms import (
+    AllButTheTop,
+    Compose,
+    Dense,
+    FlowShape,
+    Moments,
+    Standardise,
+    Transform,
+    Whitening,
+)
+from flowvec_export.variants import ranking, retrieval, variants
 from tests.export.conftest import CORPUS, POSITIONS, TEXTS
+from tests.export.cross_encoders import make_cross_encoder, pairs_of
+from tests.export.sparse_encoders import make_splade
+from tests.export.transforms.test_transforms import flow_of
+from tests.export.variants.test_retrieval import make_multi_vector
 
 pytestmark = pytest.mark.skipif(
     native_status() is not None, reason=f"the native engine does not run here: {native_status()}"
@@ -34,6 +50,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "xlm-roberta": {"hidden_size": 64, "num_attention_heads": 2},
     "camembert": {"hidden_size": 64, "num_attention_heads": 2},
     "distilbert": {"dim": 64, "n_heads": 2},
+    "electra": {"hidden_size": 64, "num_attention_heads": 2, "embedding_size": 64},
+    "mpnet": {"hidden_size": 64, "num_attention_heads": 2},
 }
 # Random weights of this size are far from any trained model's, and eight bits cost them more.
 LEAST = 0.97
@@ -118,11 +136,122 @@ def test_poolings_and_vectors_that_are_not_normalized(
     assert np.linalg.norm(found, axis=1) == pytest.approx(np.linalg.norm(wanted, axis=1), rel=0.1)
 
 
+def transform_of(kind: str) -> Transform:
+    draw = np.random.default_rng(0)
+    if kind in ("additive", "affine"):
+        return flow_of(64, FlowShape(2, 2, 32, kind))
+    if kind == "whitening":
+        return Whitening.fit(Moments.of(draw.normal(size=(500, 64))), k=20)
+    if kind == "all-but-the-top":
+        return AllButTheTop.fit(Moments.of(draw.normal(size=(500, 64))), k=3)
+    weights = torch.from_numpy(draw.normal(size=(24, 64)).astype(np.float32) / 8)
+    dense = Dense(weights, torch.ones(24), activation=kind)
+    return Compose([dense, Standardise(24)])
+
+
+@pytest.mark.exports(but=2)
+@pytest.mark.parametrize(
+    ("kind", "normalize"),
+    [
+        ("additive", True), ("additive", False), ("affine", False), ("whitening", True),
+        ("all-but-the-top", False), ("tanh", False), ("relu", True), ("sigmoid", True),
+        ("silu", False),
+    ],
+)  # fmt: skip
+def test_transforms_are_steps_behind_the_pooling(
+    checkpoint, tmp_path: Path, kind: str, normalize: bool
+) -> None:
+    transform = transform_of(kind)
+    made = exported(checkpoint, tmp_path / "b", "bert", transform=transform, normalize=normalize)
+    with (
+        Encoder.load(made.path, provider="cpu", compute="float32") as exact,
+        Encoder.load(made.path, provider="native") as encoder,
+    ):
+        wanted, found = exact.encode(TEXTS), encoder.encode(TEXTS)
+        assert encoder.encode(TEXTS[::-1])[::-1].tobytes() == found.tobytes()
+        assert np.stack([encoder.encode(text) for text in TEXTS]).tobytes() == found.tobytes()
+    assert found.shape == wanted.shape == (len(TEXTS), transform.out_dim)
+    lengths = [np.linalg.norm(vectors, axis=1) for vectors in (wanted, found)]
+    assert ((wanted * found).sum(1) / lengths[0] / lengths[1]).min() >= LEAST
+    assert lengths[1] == pytest.approx(lengths[0], rel=0.1)
+
+
+def test_a_step_that_is_not_known_is_refused_at_export(checkpoint, tmp_path: Path) -> None:
+    dense = Dense(torch.ones(8, 64), None, activation="gelu")
+    with pytest.raises(ExportError, match="does not compute Gelu behind the pooling"):
+        exported(checkpoint, tmp_path / "b", "bert", transform=dense)
+
+
 def test_the_same_export_gives_the_same_file(checkpoint, bundle: Bundle, tmp_path: Path) -> None:
     again = exported(checkpoint, tmp_path / "b", "bert")
     assert again.manifest.files == bundle.manifest.files
     assert again.fingerprint == bundle.fingerprint
     assert bundle.manifest.parity["int8-native_min_cosine"] >= LEAST
+
+
+@pytest.mark.exports(but=1)
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "mpnet"])
+def test_rerankers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str) -> None:
+    monkeypatch.setattr(ranking, "MIN_TAU", 0.5)  # random scores are close to each other
+    monkeypatch.setattr(ranking, "MIN_TOP_1", 0.5)
+    source = make_cross_encoder(tmp_path / "s", architecture, 2, **SIZES[architecture])
+    made = export(source, tmp_path / "b", variants=["int8-native"], calibration=CORPUS)
+    pairs = pairs_of(10)
+    with (
+        Reranker.load(made.path, provider="cpu", compute="float32") as exact,
+        Reranker.load(made.path, provider="native", proof="never") as reranker,
+    ):
+        assert reranker.engine.variant == "int8-native"
+        wanted, found = (model.predict(pairs, activation="identity") for model in (exact, reranker))
+        again = reranker.predict(pairs[::-1], activation="identity")[::-1]
+    assert again.tobytes() == found.tobytes()
+    assert found.shape == wanted.shape == (len(pairs), 2)
+    for label in range(2):
+        assert np.corrcoef(found[:, label], wanted[:, label])[0, 1] > 0.8
+
+
+@pytest.mark.exports(but=1)
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert"])
+def test_sparse_encoders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
+) -> None:
+    monkeypatch.setattr(retrieval, "MIN_TAU", 0.5)  # random weights are close to each other
+    monkeypatch.setattr(retrieval, "MIN_TOP_1", 0.5)
+    monkeypatch.setattr(retrieval, "MIN_TOP_10", 0.5)
+    source = make_splade(tmp_path / "s", architecture, sizes=SIZES[architecture])
+    made = export(source, tmp_path / "b", variants=["int8-native"])
+    with (
+        SparseEncoder.load(made.path, provider="cpu", compute="float32") as exact,
+        SparseEncoder.load(made.path, provider="native", proof="never") as encoder,
+    ):
+        assert encoder.engine.variant == "int8-native"
+        wanted, found = (model.encode(TEXTS).to_dense() for model in (exact, encoder))
+        again = encoder.encode(TEXTS[::-1]).to_dense()[::-1]
+    assert again.tobytes() == found.tobytes()
+    cosines = (wanted * found).sum(1) / np.linalg.norm(wanted, axis=1)
+    assert (cosines / np.linalg.norm(found, axis=1)).min() > LEAST
+
+
+@pytest.mark.skipif(
+    int(version("sentence-transformers").partition(".")[0]) < 6,
+    reason="this sentence-transformers has no MultiVectorEncoder",
+)
+def test_multi_vector_encoders(tmp_path: Path) -> None:
+    source = make_multi_vector(tmp_path)
+    made = export(source, tmp_path / "b", variants=["int8-native"])
+    assert made.manifest.parity["int8-native_top_10"] >= 0.9
+    texts = [*TEXTS, "one, two."]
+    with (
+        MultiVectorEncoder.load(made.path, provider="cpu", compute="float32") as exact,
+        MultiVectorEncoder.load(made.path, provider="native") as encoder,
+    ):
+        assert encoder.engine.variant == "int8-native"
+        for name in ("encode_query", "encode_document"):
+            wanted, found = (getattr(model, name)(texts) for model in (exact, encoder))
+            again = getattr(encoder, name)(texts[::-1])[::-1]
+            for a, b, c in zip(wanted, found, again, strict=True):
+                assert b.tobytes() == c.tobytes()
+                assert (a * b).sum(axis=1).min() > LEAST
 
 
 @pytest.mark.parametrize(
@@ -146,7 +275,9 @@ def test_what_is_not_computed_is_refused_at_export(
 
 def test_another_architecture_is_refused_at_export(checkpoint, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="does not compute this architecture"):
-        export(checkpoint("mpnet"), tmp_path / "b", variants=["int8-native"], calibration=CORPUS)
+        export(
+            checkpoint("modernbert"), tmp_path / "b", variants=["int8-native"], calibration=CORPUS
+        )
 
 
 @pytest.mark.parametrize(
@@ -167,6 +298,15 @@ def test_weights_of_another_model_are_refused(
     files = {**bundle.manifest.files, "model.native": record_file(folder / "model.native")}
     with pytest.raises(BundleError, match=r"dimensions|cannot be computed"):
         open_session(Bundle(folder, replace(bundle.manifest, files=files)), ENGINE)
+
+
+def test_a_text_that_is_alone_gets_all_cores_and_the_same_bits(bundle: Bundle) -> None:
+    with Encoder.load(bundle.path, provider="native", threads=3, streams=1) as three:
+        wanted = three.encode(TEXTS)
+    with Encoder.load(bundle.path, provider="native") as encoder:
+        for _ in range(3):  # the first texts that are alone take one core
+            found = np.stack([encoder.encode(text) for text in TEXTS])
+            assert found.tobytes() == wanted.tobytes()
 
 
 def test_a_token_without_a_row_is_an_error(bundle: Bundle) -> None:

@@ -86,6 +86,16 @@ def test_all_cores_take_several_batches_in_a_row_that_are_alone(
     assert threads == [1, 1, 1, 2, 2]
 
 
+def test_all_cores_that_need_not_be_opened_are_used_from_the_start(
+    streams: Recorder, all_cores: Recorder
+) -> None:
+    session = ElasticSession(streams, all_cores=all_cores)
+    assert session.threads_alone == 2
+    threads = [session.run(IDS, IDS, alone=True)[0, 0] for _ in range(5)]
+    assert threads == [1, 1, 1, 2, 2]
+    assert session.run(IDS, IDS)[0, 0] == 1
+
+
 @pytest.mark.parametrize("first", ["streams", "all_cores"])
 def test_a_batch_beside_another_one_gets_one_core(
     streams: Recorder, all_cores: Recorder, first: str

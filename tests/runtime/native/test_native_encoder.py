@@ -15,7 +15,7 @@ from flowvec.errors import EngineError
 from flowvec.native import NativeEncoder, instruction_set
 from flowvec.native.encoder import sets
 from flowvec.native.weights import POOLINGS
-from tests.runtime.native.models import Ids, Model
+from tests.runtime.native.models import STEPS, Ids, Model
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="Windows has no library of the native encoder"
@@ -24,18 +24,26 @@ pytestmark = pytest.mark.skipif(
 Floats = npt.NDArray[np.float32]
 
 # Lengths around the sizes of blocks and groups.
-LENGTHS = (1, 2, 3, 4, 5, 7, 15, 16, 17, 31, 47, 48, 49, 63, 64, 65, 100, 191, 192, 193, 300)
+SHORT = (1, 2, 3, 4, 5, 7, 15, 16, 17, 31, 47, 48, 49)
+LENGTHS = (*SHORT, 63, 64, 65, 191, 192, 193, 300)
 SHAPES: dict[str, dict[str, Any]] = {
     "heads of 32": {},
     "heads of 64": {"hidden": 192, "heads": 3, "wide": 256},
     "one layer": {"layers": 1, "hidden": 64, "heads": 1, "wide": 70},
     "padding is not counted": {"uncounted": 7, "positions": 301, "hidden": 64, "heads": 2},
+    "distances": {"hidden": 64, "heads": 2, "has_distances": True},
+    "steps behind the pooling": {"hidden": 64, "heads": 2, "steps": STEPS},
 }
 
 
 @pytest.fixture(scope="module", params=SHAPES)
 def model(request: pytest.FixtureRequest) -> Model:
     return Model(**SHAPES[request.param])
+
+
+def some_texts(model: Model) -> list[Ids]:
+    """Texts of all lengths for one model; the scalar set is slow."""
+    return texts_of(model, LENGTHS if model.hidden == 128 else SHORT)
 
 
 def texts_of(model: Model, lengths: Sequence[int], seed: int = 0) -> list[Ids]:
@@ -68,7 +76,7 @@ def test_the_scalar_set_is_there_and_never_chosen() -> None:
 
 
 def test_a_text_has_the_same_bits_in_any_company(model: Model) -> None:
-    texts = texts_of(model, LENGTHS)
+    texts = some_texts(model)
     order = np.random.default_rng(1).permutation(len(texts))
     for name, encoder in encoders(model).items():
         states = states_of(encoder, texts)
@@ -82,7 +90,7 @@ def test_a_text_has_the_same_bits_in_any_company(model: Model) -> None:
 
 
 def test_all_sets_give_the_same_bits(model: Model) -> None:
-    texts = texts_of(model, LENGTHS)
+    texts = some_texts(model)
     results = {
         name: (states_of(encoder, texts), list(encoder.vectors(*joined(texts))))
         for name, encoder in encoders(model).items()
@@ -107,7 +115,7 @@ def test_weights_at_their_limit_do_not_saturate() -> None:
 
 
 def test_states_and_vectors_are_close_to_those_of_floats(model: Model) -> None:
-    texts = texts_of(model, LENGTHS)
+    texts = some_texts(model)
     exact = [(model.states(text), model.vector(text)) for text in texts]
     for name, encoder in encoders(model).items():
         found = zip(states_of(encoder, texts), encoder.vectors(*joined(texts)), strict=True)
@@ -139,6 +147,82 @@ def test_threads_get_the_same_bits(model: Model) -> None:
         with ThreadPoolExecutor(4) as pool:
             for states in pool.map(lambda _: states_of(encoder, texts), range(12)):  # noqa: B023
                 assert equal(states, expected), name
+
+
+def test_a_group_on_several_threads_has_the_same_bits(model: Model) -> None:
+    texts = some_texts(model)
+    for name, encoder in encoders(model).items():
+        expected = encoder.states(*joined(texts))
+        assert encoder.states(*joined(texts), 3).tobytes() == expected.tobytes(), name
+        if name == "scalar":  # which is slow
+            continue
+        for text, wanted in zip(texts, states_of(encoder, texts), strict=True):
+            for threads in (2, 3, 8, 1000):
+                assert encoder.states(*joined([text]), threads).tobytes() == wanted.tobytes(), name
+
+
+def test_token_vectors_and_tokens_that_are_not_attended_to() -> None:
+    model = Model(hidden=64, heads=2, poolings=("cls",), steps=STEPS)
+    texts = texts_of(model, (1, 5, 16, 17, 40))
+    attended = np.array([1, 3, 16, 1, 20], np.int32)
+    for name, encoder in encoders(model).items():
+        ids, starts = joined(texts)
+        vectors = np.split(encoder.token_vectors(ids, starts, attended=attended), starts[1:-1])
+        for text, count, found in zip(texts, attended, vectors, strict=True):
+            wanted = np.stack([model.finished(row) for row in model.states(text, int(count))])
+            assert np.linalg.norm(found - wanted, axis=1).max() < 0.05, (name, len(text))
+            one = np.array([count])
+            alone = encoder.token_vectors(*joined([text]), 3, attended=one)
+            assert alone.tobytes() == found.tobytes(), name
+            # The first tokens are those of a text without the others.
+            short = encoder.token_vectors(*joined([text[:count]]))
+            assert short.tobytes() == found[:count].tobytes(), name
+
+
+def test_token_types() -> None:
+    model = Model(hidden=64, heads=2, has_types=True)
+    texts = texts_of(model, (2, 7, 33))
+    types = [(np.arange(len(text)) > len(text) // 2).astype(np.uint8) for text in texts]
+    for name, encoder in encoders(model).items():
+        ids, starts = joined(texts)
+        plain = encoder.states(ids, starts)
+        found = encoder.states(ids, starts, types=np.concatenate(types))
+        assert not np.array_equal(found, plain)
+        zeros = np.zeros(len(ids), np.uint8)
+        assert encoder.states(ids, starts, types=zeros).tobytes() == plain.tobytes()
+        for text, kinds, states in zip(texts, types, np.split(found, starts[1:-1]), strict=True):
+            wanted = model.states(text, types=kinds)
+            error = np.linalg.norm(states - wanted) / np.linalg.norm(wanted)
+            assert error < 0.025, (name, len(text))
+
+
+@pytest.mark.parametrize("words", [1, 64, 300])
+def test_weights_of_words(words: int) -> None:
+    model = Model(hidden=64, heads=2, weighted_words=words)
+    texts = texts_of(model, (1, 5, 17, 48, 100, 192, 1, 2))
+    exact = [model.word_weights(text) for text in texts]
+    results = []
+    for name, encoder in encoders(model).items():
+        found = encoder.vectors(*joined(texts))
+        assert found.shape == (len(texts), words)
+        for threads in (1, 2, 3):
+            alone = [encoder.vectors(*joined([text]), threads)[0] for text in texts]
+            assert equal(alone, list(found)), name
+        for weights, wanted in zip(found, exact, strict=True):
+            np.testing.assert_allclose(weights, wanted, atol=0.06)
+        results.append(found)
+    assert (results[0] == 0).any() or words == 1
+    assert all(found.tobytes() == results[0].tobytes() for found in results)
+
+
+@pytest.mark.parametrize("attended", [[0, 1], [3, 1], [1]], ids=str)
+def test_wrong_numbers_of_attended_tokens_are_refused(attended: list[int]) -> None:
+    encoder = NativeEncoder(Model(**SHAPES["one layer"]).weights(), "scalar")
+    texts = joined([np.array([1, 2], np.int32), np.array([3], np.int32)])
+    with pytest.raises(EngineError, match=r"attends|one number"):
+        encoder.states(*texts, attended=np.array(attended, np.int32))
+    with pytest.raises(EngineError, match="one number"):
+        encoder.states(*texts, types=np.zeros(2, np.uint8))
 
 
 def test_scores_far_apart_leave_one_token() -> None:

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from flowvec.errors import BundleError
 from flowvec.native import Weights
-from tests.runtime.native.models import Model
+from tests.runtime.native.models import STEPS, Model
 
-MODEL = Model(layers=1, hidden=64, heads=2, wide=70, positions=9, vocabulary=11, uncounted=3)
+MODEL = Model(
+    layers=1, hidden=64, heads=2, wide=70, positions=9, vocabulary=11, steps=STEPS, uncounted=3,
+    has_distances=True, has_types=True, weighted_words=5,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +46,18 @@ def test_what_is_written_is_read_back(file: Path) -> None:
     for name, tensor in wanted.tensors.items():
         np.testing.assert_array_equal(read.tensors[name], tensor)
         assert not read.tensors[name].flags.writeable
-    for name in ("layers", "heads", "epsilon", "poolings", "is_normalized", "uncounted"):
+    for name in (
+        "layers",
+        "heads",
+        "epsilon",
+        "poolings",
+        "steps",
+        "is_normalized",
+        "uncounted",
+        "logs",
+    ):
         assert getattr(read, name) == getattr(wanted, name)
-    assert (read.dim, read.most_tokens) == (64, 8)
+    assert (read.dim, read.most_tokens) == (5, 8)
 
 
 def test_other_libraries_can_read_it(file: Path) -> None:
@@ -59,7 +71,8 @@ FACTS: list[dict[str, Any]] = [
     {"layers": 1 << 40}, {"layers": True}, {"heads": 0}, {"heads": "2"}, {"epsilon": 2.0},
     {"epsilon": "x"}, {"epsilon": float("nan")}, {"activation": "relu"}, {"poolings": []},
     {"poolings": "mean"}, {"poolings": ["mode"]}, {"poolings": [["mean"]]}, {"is_normalized": 1},
-    {"uncounted": 11}, {"uncounted": -1}, {"uncounted": "3"},
+    {"uncounted": 11}, {"uncounted": -1}, {"uncounted": "3"}, {"steps": None}, {"steps": [3]},
+    {"steps": []}, {"logs": None}, {"logs": 5}, {"logs": "1"},
 ]  # fmt: skip
 
 
@@ -75,9 +88,31 @@ def test_wrong_facts_are_refused(file: Path, tmp_path: Path, changed: dict[str, 
 
 
 @pytest.mark.parametrize(
+    ("number", "changed"),
+    [
+        (1, {"operation": "mix"}), (1, {"operation": ["add"]}), (1, {"operands": [0]}),
+        (1, {"operands": [0, 2]}), (1, {"operands": [0, -1]}), (1, {"operands": [0, "1"]}),
+        (1, {"operands": 0}), (1, {"length": 65}), (1, {"length": 1 << 40}), (1, {"more": 1}),
+        (0, {"length": 0}), (2, {"length": 101}), (4, {"operands": [4, 1]}), (5, {"begin": 64}),
+        (5, {"begin": -1}), (5, {"begin": 1.0}), (8, {"operands": [8, 0]}), (10, {"length": 136}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_steps_are_refused(
+    file: Path, tmp_path: Path, number: int, changed: dict[str, Any]
+) -> None:
+    facts = json.loads(parts(file)[0]["__metadata__"]["flowvec"])
+    facts["steps"][number] |= changed
+    test_wrong_facts_are_refused(file, tmp_path, {"steps": facts["steps"]})
+
+
+@pytest.mark.parametrize(
     ("name", "field", "value"),
     [
         ("words.weight", "dtype", "F32"),
+        ("relative", "shape", [2, 14]),
+        ("head.words.weight", "shape", [4, 64]),
+        ("tail.2", "shape", [64, 64]),
         ("words.weight", "shape", [11, 65]),
         ("words.weight", "shape", [1 << 30, 64]),
         ("words.weight", "shape", 64),
