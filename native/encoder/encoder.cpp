@@ -1,7 +1,7 @@
 // The C interface of flowvec's encoder, which Python calls by ctypes.
 //
-// Pointers are not checked: the Python module does. See interface.h. There are no locks, and no thread
-// outlives the call that started it, so a forked child computes at once.
+// Pointers are not checked: the Python module does. See interface.h. There are no locks, and threads
+// end with the call that starts them, so a forked child computes at once.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -113,59 +113,53 @@ struct Workspace {
     }
 };
 
-// Threads that compute a group together, and where they wait for each other. A wait is short: spinning
-// costs less than sleeping, and another thread may have the core after a while.
-class Crew {
-  public:
-    std::atomic<int> members{0};
+constexpr int MOST_MEMBERS = 8;  // to start more threads takes longer than they save
+constexpr int LEAST_ROWS = 4;    // of a thread
 
-    static void wait(void* self) { static_cast<Crew*>(self)->meet(); }
-
-    // Until `changes`, a number that another thread changes, is not `now`.
-    static void spin(const std::atomic<int>& changes, int now) {
-        for (int tries = 0; changes.load(std::memory_order_acquire) == now; tries++) {
-            if (tries >= PATIENCE) std::this_thread::yield();
-#if defined(__x86_64__)
-            else __builtin_ia32_pause();
-#endif
-        }
-    }
-
-  private:
-    static constexpr int PATIENCE = 2000;
-    std::atomic<int> waiting_{0}, round_{0};
-
-    void meet() {
-        const int now = round_.load(std::memory_order_relaxed);
-        if (waiting_.fetch_add(1, std::memory_order_acq_rel) + 1 < members.load()) {
-            spin(round_, now);
-        } else {
-            waiting_.store(0, std::memory_order_relaxed);
-            round_.store(now + 1, std::memory_order_release);
-        }
-    }
+// What the threads that compute a group have in common.
+struct Crew {
+    std::vector<Phase> phases;
+    std::atomic<int> active{0};
+    std::atomic<bool> is_over{false};
 };
 
-constexpr int MOST_MEMBERS = 8;  // to start more threads takes longer than they save
-constexpr int LEAST_ROWS = 8;    // of a thread
+// What a thread does while it waits. A wait is short: spinning costs less than sleeping, and another
+// thread may have the core after a while.
+void rest(int tries) {
+    constexpr int patience = 500;
+    if (tries >= patience) std::this_thread::yield();
+#if defined(__x86_64__)
+    else __builtin_ia32_pause();
+#endif
+}
 
+// Helpers are not waited for: a new thread may get a core late. One that comes after the end does
+// nothing, and reads nothing but the crew.
 void compute(const Encoder& encoder, const Texts& texts, const std::vector<Buffers>& buffers,
              int members) {
-    Crew crew;
-    const auto work = [&](int member) {
-        Crew::spin(crew.members, 0);
-        const Share share{member, crew.members.load(), Crew::wait, &crew};
-        encoder.set->encode(encoder.model, texts, buffers[member], share);
-    };
-    std::vector<std::thread> helpers;
-    helpers.reserve(members - 1);
-    try {
-        for (int member = 1; member < members; member++) helpers.emplace_back(work, member);
-    } catch (const std::system_error&) {  // the process may have no more threads
+    const Model& model = encoder.model;
+    if (members == 1) {
+        encoder.set->encode(model, texts, buffers[0], {nullptr, 1, rest});
+        return;
     }
-    crew.members.store(static_cast<int>(helpers.size()) + 1, std::memory_order_release);
-    work(0);
-    for (std::thread& helper : helpers) helper.join();
+    const auto crew = std::make_shared<Crew>();
+    crew->phases.resize(2 * model.shape.layers + 2);
+    for (int member = 1; member < members; member++) {
+        const auto help = [crew, members, texts, own = buffers[member], from = &encoder] {
+            crew->active++;
+            if (!crew->is_over)
+                from->set->encode(from->model, texts, own, {crew->phases.data(), members, rest});
+            crew->active--;
+        };
+        try {
+            std::thread(help).detach();
+        } catch (const std::system_error&) {
+            break;  // the process may have no more threads
+        }
+    }
+    encoder.set->encode(model, texts, buffers[0], {crew->phases.data(), members, rest});
+    crew->is_over = true;
+    for (int tries = 0; crew->active;) rest(tries++);
 }
 
 // Packs `columns` rows of `inputs` bytes each, padded with zeros.

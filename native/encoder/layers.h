@@ -111,16 +111,31 @@ struct Texts {
     }
 };
 
-// The part of a group's work that one of several threads does.
-struct Share {
-    int member, members;
-    void (*wait)(void* barrier);  // until all members are here
-    void* barrier;
+// A step of a group's work, in chunks that several threads take.
+struct Phase {
+    int taken, done;
+};
 
-    INLINE int begin(int count) const { return count * member / members; }
-    INLINE int end(int count) const { return count * (member + 1) / members; }
-    INLINE void meet() const {
-        if (members > 1) wait(barrier);
+// How a thread takes part in a group's work. All threads go through the same phases. In each they take
+// chunks until none is left, and wait for those that others have taken. So a thread that comes late
+// takes what is left, and one that never comes is not missed.
+struct Share {
+    Phase* phases;  // null where one thread does all
+    int members;
+    void (*rest)(int tries);  // called while the thread waits
+
+    template <class Work>
+    INLINE void each(int chunks, const Work& work) {
+        if (!phases) {
+            for (int i = 0; i < chunks; i++) work(i);
+            return;
+        }
+        Phase& phase = *phases++;
+        for (int i; (i = __atomic_fetch_add(&phase.taken, 1, __ATOMIC_RELAXED)) < chunks;) {
+            work(i);
+            __atomic_fetch_add(&phase.done, 1, __ATOMIC_RELEASE);
+        }
+        for (int tries = 0; __atomic_load_n(&phase.done, __ATOMIC_ACQUIRE) < chunks;) rest(tries++);
     }
 };
 
@@ -601,6 +616,7 @@ class Layers {
                 int row = i;
                 if (shape.uncounted >= 0) row = id == shape.uncounted ? 0 : ++counted;
                 if (token < first || token >= end) continue;
+                b.text_of[token] = text;
                 const int8_t* word = model.words + static_cast<size_t>(id) * hidden;
                 const Floats scale = S::all(model.word_scales[id]);
                 const float* place = model.places + static_cast<size_t>(row) * hidden;
@@ -614,64 +630,96 @@ class Layers {
         }
     }
 
-    // The states of the last layer of a group of texts. Each member does some of the rows, and some of
-    // the heads.
-    static void encode(const Model& model, const Texts& texts, const Buffers& b,
-                       const Share& share) {
+    // The states of the last layer of a group of texts, and the largest logits of words.
+    static void encode(const Model& model, const Texts& texts, const Buffers& b, Share share) {
         const Shape& shape = model.shape;
-        const int tokens = texts.begin(texts.count), hidden = shape.hidden;
-        const int count = static_cast<int>(texts.count);
-        const int first = share.begin(tokens), end = share.end(tokens);
-        const int first_head = share.begin(count * shape.heads);
-        const int end_head = share.end(count * shape.heads);
-        const auto at = [&](auto* rows, int row) { return rows + static_cast<size_t>(row) * hidden; };
-        embed(model, texts, first, end, b);
-        normalize(first, end, shape, model.embedding_norm, b);
-        for (int number = 0; number < shape.layers; number++) {
-            const Layer& layer = model.layers[number];
-            product(at(b.quantized, first), b.scales + first, end - first, layer.attention_in,
-                    Heads{shape, b, tokens, first});
-            share.meet();
-            for (int text = 0; text < count; text++) {
-                const int heads = text * shape.heads;  // of the texts before
-                const int length = texts.length(text);
-                attention(model, b, texts.begin(text), length,
-                          texts.attended ? texts.attended[text] : length, tokens,
-                          most(first_head - heads, 0), least(end_head - heads, shape.heads));
-            }
-            share.meet();
-            for (int row = first; row < end; row++)
-                quantize(at(b.context, row), hidden, at(b.quantized, row), b.scales + row);
-            product(at(b.quantized, first), b.scales + first, end - first, layer.attention_out,
-                    Residual{at(b.states, first), hidden});
-            normalize(first, end, shape, layer.attention_norm, b);
-            for (int row = first; row < end; row += SUBGROUP) {
-                const int count = least(SUBGROUP, end - row);
-                product(at(b.quantized, row), b.scales + row, count, layer.wide,
-                        Activation{b.wide, b.wide_largest, shape.wide});
-                quantize_activations(count, shape.wide, b);
-                product(b.wide_quantized, b.wide_scales, count, layer.narrow,
-                        Residual{at(b.states, row), hidden});
-            }
-            normalize(first, end, shape, layer.output_norm, b);
+        const int tokens = texts.begin(texts.count), count = static_cast<int>(texts.count);
+        const int all_heads = count * shape.heads;
+        const int chunks = least(share.members, tokens), head_chunks = least(chunks, all_heads);
+        share.each(chunks, [&](int chunk) {
+            const int first = tokens * chunk / chunks, end = tokens * (chunk + 1) / chunks;
+            embed(model, texts, first, end, b);
+            normalize(first, end, shape, model.embedding_norm, b);
+            heads(model, 0, tokens, first, end, b);
+        });
+        for (int layer = 0; layer < shape.layers; layer++) {
+            share.each(head_chunks, [&](int chunk) {
+                attention(model, texts, b, all_heads * chunk / head_chunks,
+                          all_heads * (chunk + 1) / head_chunks);
+            });
+            share.each(chunks, [&](int chunk) {
+                const int first = tokens * chunk / chunks, end = tokens * (chunk + 1) / chunks;
+                rows(model, layer, first, end, b);
+                if (layer + 1 < shape.layers)
+                    heads(model, layer + 1, tokens, first, end, b);
+                else if (model.word_weights)
+                    head_of_words(model, first, end, b);
+            });
         }
         if (!model.word_weights) return;
+        const Linear& words = model.word_weights->product;
+        const int blocks = words.columns / 64, parts = least(chunks, blocks);
+        share.each(parts, [&](int chunk) {
+            const int first = blocks * chunk / parts * 64, end = blocks * (chunk + 1) / parts * 64;
+            // Weights are not below 0.
+            for (int text = 0; text < count; text++)
+                std::memset(b.words + static_cast<size_t>(text) * words.columns + first, 0,
+                            (end - first) * sizeof(float));
+            product(b.quantized, b.scales, tokens, words,
+                    Largest{b.words, words.columns, b.text_of}, first, end);
+        });
+    }
+
+    // Queries, keys and values of some rows.
+    static void heads(const Model& model, int layer, int tokens, int first, int end,
+                      const Buffers& b) {
+        const size_t at = static_cast<size_t>(first) * model.shape.hidden;
+        product(b.quantized + at, b.scales + first, end - first, model.layers[layer].attention_in,
+                Heads{model.shape, b, tokens, first});
+    }
+
+    // Attention in some of the heads of all texts, of which text i has those from i * heads on.
+    static void attention(const Model& model, const Texts& texts, const Buffers& b, int first,
+                          int end) {
+        const int heads = model.shape.heads, tokens = texts.begin(texts.count);
+        for (int text = first / heads; text * heads < end; text++) {
+            const int length = texts.length(text), before = text * heads;
+            attention(model, b, texts.begin(text), length,
+                      texts.attended ? texts.attended[text] : length, tokens,
+                      most(first - before, 0), least(end - before, heads));
+        }
+    }
+
+    // What follows the attention in a layer, for some rows.
+    static void rows(const Model& model, int number, int first, int end, const Buffers& b) {
+        const Shape& shape = model.shape;
+        const Layer& layer = model.layers[number];
+        const int hidden = shape.hidden;
+        const auto at = [&](auto* rows, int row) { return rows + static_cast<size_t>(row) * hidden; };
+        for (int row = first; row < end; row++)
+            quantize(at(b.context, row), hidden, at(b.quantized, row), b.scales + row);
+        product(at(b.quantized, first), b.scales + first, end - first, layer.attention_out,
+                Residual{at(b.states, first), hidden});
+        normalize(first, end, shape, layer.attention_norm, b);
+        for (int row = first; row < end; row += SUBGROUP) {
+            const int count = least(SUBGROUP, end - row);
+            product(at(b.quantized, row), b.scales + row, count, layer.wide,
+                    Activation{b.wide, b.wide_largest, shape.wide});
+            quantize_activations(count, shape.wide, b);
+            product(b.wide_quantized, b.wide_scales, count, layer.narrow,
+                    Residual{at(b.states, row), hidden});
+        }
+        normalize(first, end, shape, layer.output_norm, b);
+    }
+
+    // What is before the product for words, for some rows.
+    static void head_of_words(const Model& model, int first, int end, const Buffers& b) {
         const Words& words = *model.word_weights;
-        product(at(b.quantized, first), b.scales + first, end - first, words.dense,
-                Gelu{at(b.states, first), hidden});
-        normalize(first, end, shape, words.norm, b);
-        for (int text = 0, row = 0; text < count && share.member == 0; text++)
-            for (int i = 0; i < texts.length(text); i++) b.text_of[row++] = text;
-        const int columns = words.product.columns;
-        const int first_word = 64 * share.begin(columns / 64);
-        const int end_word = 64 * share.end(columns / 64);
-        // Weights are not below 0.
-        for (int text = 0; text < count; text++)
-            std::memset(b.words + static_cast<size_t>(text) * columns + first_word, 0,
-                        (end_word - first_word) * sizeof(float));
-        share.meet();
-        product(b.quantized, b.scales, tokens, words.product,
-                Largest{b.words, columns, b.text_of}, first_word, end_word);
+        const int hidden = model.shape.hidden;
+        const size_t at = static_cast<size_t>(first) * hidden;
+        product(b.quantized + at, b.scales + first, end - first, words.dense,
+                Gelu{b.states + at, hidden});
+        normalize(first, end, model.shape, words.norm, b);
     }
 
     // The weights of words in a group of texts.

@@ -8,7 +8,7 @@ namespace flowvec {
 struct Set {
     const char* name;
     int rows;  // of a tile
-    void (*encode)(const Model&, const Texts&, const Buffers&, const Share&);
+    void (*encode)(const Model&, const Texts&, const Buffers&, Share);
     void (*vectors)(const Model&, const Texts&, bool of_tokens, const Buffers&, float* to);
 };
 
