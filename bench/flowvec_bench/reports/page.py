@@ -249,7 +249,7 @@ def _transforms(results: Results) -> Lines:
 
 # The kinds of results of each table, and what makes it.
 TABLES: Mapping[str, tuple[tuple[str, ...], Callable[[Results], Lines]]] = {
-    "encoding": (("peers-minilm-l6", "peers-bert-base", "peers-mini"), _races),
+    "encoding": (("peers-all-MiniLM-L6-v2", "peers-bert-base", "peers-mini"), _races),
     "kinds": (("rerankers-minilm-l6", "sparse-minilm-l6", "multi-vector-minilm-l6"), _races),
     "latency": (("latency-minilm-l6",), _latency),
     "http": (("http-minilm-l6", "http-mini"), _http),

@@ -7,6 +7,7 @@ provider silently; here the provider that was asked for runs, or an error is rai
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
@@ -66,11 +67,10 @@ def _onnxruntime() -> Any:
 
 
 def runtime_version() -> str | None:
-    """Version of ONNX Runtime; None if it is not installed."""
-    try:
-        return str(_onnxruntime().__version__)
-    except MissingDependencyError:
-        return None
+    """Version of ONNX Runtime; None if it is not installed. It is not imported for this."""
+    if (module := sys.modules.get("onnxruntime")) is not None:
+        return str(getattr(module, "__version__", None))
+    return next((wheel.split()[1] for wheel in conflicting_wheels()), None)
 
 
 def conflicting_wheels() -> list[str]:

@@ -29,6 +29,7 @@ __all__ = [
     "computes_of",
     "default_max_batch_tokens",
     "has_bfloat16",
+    "is_native_best",
     "why_not",
 ]
 
@@ -211,7 +212,7 @@ def choose(
         # The fastest compute type of each provider; if all of those are refused, float32 of each.
         if able == [NATIVE] and (reason := why_not(NATIVE, features, variants, "int8")):
             raise ProviderUnavailableError(reason)
-        if provider is None and not _is_native_best(features, variants):
+        if provider is None and not is_native_best(features, variants):
             able = [name for name in able if name != NATIVE] or able
         pairs = [(name, _default_compute(name, features, variants)) for name in able]
         pairs += [(name, "float32") for name in able if "float32" in _COMPUTES_OF[name]]
@@ -278,7 +279,7 @@ def _is_x86_without_avx512(features: Collection[str]) -> bool:
     return "avx2" in features and "avx512f" not in features
 
 
-def _is_native_best(features: Collection[str], variants: Sequence[str]) -> bool:
+def is_native_best(features: Collection[str], variants: Sequence[str]) -> bool:
     """Whether a bundle's weights in 8 bits are the fastest choice; they were kept only because they
     cost little. OpenVINO was not compared on processors with AMX."""
     has_variant = _VARIANT_OF[NATIVE, "int8"] in variants

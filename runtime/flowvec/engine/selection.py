@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from flowvec.bundle.bundle import Bundle
 from flowvec.engine.bound_session import BoundSession
+from flowvec.engine.gpus import why_no_gpu
 from flowvec.engine.native_session import NativeSession, native_status
 from flowvec.engine.onnxruntime_session import Session, onnxruntime_status
 from flowvec.engine.openvino_session import OpenVinoSession, openvino_status
@@ -20,10 +21,13 @@ from flowvec.engine.providers import (
     NATIVE,
     OPENVINO,
     PROVIDERS,
+    SHORT_NAMES,
     Compute,
     Device,
     Engine,
     choose,
+    is_native_best,
+    why_not,
 )
 from flowvec.engine.tuned import Tuned
 from flowvec.errors import InputValueError, MissingDependencyError, ProviderUnavailableError
@@ -99,11 +103,15 @@ def choose_engine(
         InputValueError: an argument is not one of the choices.
         MissingDependencyError: ONNX Runtime is not installed, and nothing else was asked for.
     """
-    status = provider_status()
+    features = cpu_features()
+    if _is_native_chosen(provider, compute, device, features, variants, refused):
+        status = {**dict.fromkeys(PROVIDERS, "it was not looked for"), NATIVE: None}
+    else:
+        status = provider_status()
     try:
         return choose(
             status,
-            cpu_features(),
+            features,
             available_cores(),
             variants,
             layers=layers,
@@ -122,6 +130,30 @@ def choose_engine(
                 f"{error} (the environment limits instruction sets to {limit})"
             ) from None
         raise
+
+
+def _is_native_chosen(
+    provider: str | None,
+    compute: str,
+    device: str,
+    features: Collection[str],
+    variants: Sequence[str],
+    refused: Collection[tuple[str, str]],
+) -> bool:
+    """Whether the native engine is chosen whatever others can do.
+
+    Their libraries need not be imported then, which takes longer than loading a small model.
+    """
+    if provider is not None:
+        is_asked = provider == NATIVE or SHORT_NAMES.get(provider.lower()) == (NATIVE,)
+    else:
+        is_asked = device == "cpu" or (device == "auto" and why_no_gpu() is not None)
+    if not is_asked or native_status() or (NATIVE, "int8") in refused:
+        return False
+    has_variant = why_not(NATIVE, features, variants, "int8") is None
+    if compute == "auto" and provider is None:
+        return has_variant and is_native_best(features, variants)
+    return has_variant and compute in ("auto", "int8")
 
 
 def tuned_engine(

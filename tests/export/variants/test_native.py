@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -307,6 +310,25 @@ def test_a_text_that_is_alone_gets_all_cores_and_the_same_bits(bundle: Bundle) -
         for _ in range(3):  # the first texts that are alone take one core
             found = np.stack([encoder.encode(text) for text in TEXTS])
             assert found.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("options", [{}, {"provider": "native"}, {"compute": "int8"}], ids=str)
+def test_no_other_engine_is_imported(bundle: Bundle, options: dict[str, str]) -> None:
+    code = """
+import json, sys
+from flowvec import Encoder
+from flowvec.machine import cpu_features
+if "avx512_vnni" not in cpu_features() or "amx_int8" in cpu_features():
+    sys.argv[2] = '{"provider": "native"}'  # what is best there is another engine
+with Encoder.load(sys.argv[1], proof="never", **json.loads(sys.argv[2])) as encoder:
+    assert encoder.encode("the cat sleeps").shape == (64,)
+    assert encoder.info().provider == "FlowvecNative"
+print(sorted({"onnxruntime", "openvino", "onnx", "torch"} & sys.modules.keys()))
+"""
+    arguments = [sys.executable, "-c", code, str(bundle.path), json.dumps(options)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
 def test_a_token_without_a_row_is_an_error(bundle: Bundle) -> None:
