@@ -145,7 +145,7 @@ def check_supported(
     modes = _poolings(manifest)
     if others := [mode for mode in modes if mode not in POOLINGS]:
         raise refuse(f"the pooling {others[0]}; it has {', '.join(POOLINGS)}")
-    if any(name.startswith("pooling.") for name in stored):
+    if "pooling.word_weights" in stored:
         raise refuse("weights of words in the mean")
     hidden = stored["backbone.embedding_norm.weight"].dims[0]
     if hidden % _COLUMNS or hidden // attention.heads not in _HEAD_WIDTHS:
@@ -211,8 +211,11 @@ class _Head:
 
 
 def _poolings(manifest: Manifest) -> tuple[str, ...]:
-    """The parts of a pooled vector; one of a token is its own state."""
-    if manifest.kind in ("reranker", "multi_vector", "sparse"):
+    """The parts of a pooled vector; one of a token is its own state.
+
+    BERT's pooler and the heads of rerankers are steps behind the first token.
+    """
+    if manifest.kind != "embedder" or manifest.pooling == "pooler":
         return ("cls",)
     return tuple(manifest.pooling.split("+"))
 

@@ -122,7 +122,7 @@ def test_a_limit_on_instruction_sets_changes_no_bit(
         assert encoder.encode(TEXTS).tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean+max+last_token"])
+@pytest.mark.parametrize("pooling", ["cls", "pooler", "mean+max+last_token"])
 def test_poolings_and_vectors_that_are_not_normalized(
     checkpoint, tmp_path: Path, pooling: str
 ) -> None:
