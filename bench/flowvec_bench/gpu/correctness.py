@@ -113,14 +113,14 @@ def check_nan(settings: Settings, emit: Emit) -> None:
     if not (folder / "bundle" / "manifest.json").exists():
         shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run left
         random_model(sizes, Path(settings.tokenizer), MAX_LENGTH, folder / "source")
-        bundle = export(folder / "source", folder / "plain", max_length=MAX_LENGTH)
+        bundle = export(folder / "source", folder / "plain", max_length=MAX_LENGTH, variants=())
         with Encoder.load(bundle.path, provider="cpu") as encoder:
             word = encoder.tokenize(["zebra"]).ids[0][1]
         file = folder / "source" / "model.safetensors"
         weights = load_file(file)
         weights["embeddings.word_embeddings.weight"][word] = torch.nan
         save_file(weights, file, metadata={"format": "pt"})
-        export(folder / "source", folder / "bundle", max_length=MAX_LENGTH)
+        export(folder / "source", folder / "bundle", max_length=MAX_LENGTH, variants=())
     texts = ["the cat", "a zebra", "a dog"]
     with Encoder.load(folder / "bundle", provider="cuda", compute="float32") as encoder:
         try:

@@ -65,6 +65,7 @@ def embed_raw(
             trust_remote_code=trust.remote_code,
             allow_pickle=trust.pickle,
             normalize=False,
+            variants=(),
             calibration=(),
             on_step=on_step,
         )

@@ -227,11 +227,14 @@ def rounded(
         attention: attention of the encoder.
 
     Raises:
-        ExportError: the native engine does not compute this model.
+        VariantError: the native engine does not compute this model.
     """
     manifest = bundle.manifest
     if kind == "int8-native":
-        return native_weights(proto, ids, manifest, attention)
+        try:
+            return native_weights(proto, ids, manifest, attention)
+        except ExportError as error:
+            raise VariantError(str(error), kind) from error
     return quantize_graph(proto, ids, manifest.max_length, manifest.pad_id, kind)
 
 
