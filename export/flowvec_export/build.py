@@ -144,7 +144,7 @@ def export(
             computes in float32.
         variants: other forms of the model: `int8-native` for flowvec's own engine (the fastest on
             processors without AMX), `int8-openvino`, `int8` for ONNX Runtime, `float16` for GPUs.
-            None is `int8-native` if this engine computes the model, of up to BERT-base's size,
+            None is `int8-native` if this engine computes the model, of up to MiniLM-L12's size,
             and the variant is close enough to float32.
         calibration: texts like those that will be encoded. They are used to measure each
             dimension's range for 8-bit vectors, and to compare variants. None is the English

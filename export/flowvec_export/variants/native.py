@@ -7,7 +7,6 @@ products of attention, and the table of words, which has a scale for each row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from flowvec.errors import ExportError
 from flowvec.native.weights import MOST_OF_PAIRS, POOLINGS, Weights
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec_export.assembly.draft import Attention
-from flowvec_export.variants.gptq import Rounded
 from flowvec_export.variants.int8 import rounded_products
 from flowvec_export.variants.native_tail import Graph, Tail, tail_of
 
@@ -50,7 +48,7 @@ def native_weights(
     layers, tail = check_supported(proto, manifest, attention)
     assert attention is not None
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
-    hidden = stored["backbone.embedding_norm.weight"].dims[0]
+    hidden = stored["backbone.words"].dims[1]
     rounded, smoothings = rounded_products(
         proto, ids, manifest.max_length, manifest.pad_id, MOST_OF_PAIRS
     )
@@ -70,39 +68,38 @@ def native_weights(
             tensors[name] = floats(name)
     tensors["words.weight"], tensors["words.scale"] = _rounded_rows(floats("words"))
 
-    def product(name: str, matrix_name: str = "", bias: Floats | None = None) -> None:
-        matrix: Rounded = rounded[matrix_name or f"backbone.{name}.weight"]
-        tensors[f"{name}.weight"] = np.ascontiguousarray(matrix.values.T)
-        tensors[f"{name}.scale"] = matrix.scales.copy()
-        tensors[f"{name}.bias"] = floats(f"{name}.bias") if bias is None else bias
+    parts = _Parts(proto)
 
-    def norm(name: str, reader: str, parts: Mapping[str, Floats] | None = None) -> None:
-        for part in ("weight", "bias"):
-            tensors[f"{name}.{part}"] = floats(f"{name}.{part}") if parts is None else parts[part]
+    def product(name: str, matrix: str) -> None:
+        tensors[f"{name}.weight"] = np.ascontiguousarray(rounded[matrix].values.T)
+        tensors[f"{name}.scale"] = rounded[matrix].scales.copy()
+        if name != "head.words":
+            tensors[f"{name}.bias"] = parts.bias(matrix)
+
+    def norm(name: str, number: int, reader: str) -> None:
+        for part, values in parts.norm(number).items():
+            tensors[f"{name}.{part}"] = values
         # Where nothing that is rounded reads it, its copy in 8 bits is not used.
-        factors = smoothings.get(reader, np.ones(hidden, np.float32))
-        tensors[f"{name}.smoothing"] = factors
+        tensors[f"{name}.smoothing"] = smoothings.get(reader, np.ones(hidden, np.float32))
 
-    head = _Head(proto) if manifest.kind == "sparse" else None
-
-    norm("embedding_norm", "backbone.layers.0.qkv.weight")
+    head = parts.head() if manifest.kind == "sparse" else ""
+    norm("embedding_norm", 0, "backbone.layers.0.qkv.weight")
     for i in range(layers):
         layer, following = f"layers.{i}", f"backbone.layers.{i + 1}.qkv.weight"
-        if head is not None and i + 1 == layers:
-            following = head.matrix
         for name in ("qkv", "attention_out", "up", "down"):
-            product(f"{layer}.{name}")
-        norm(f"{layer}.attention_norm", f"backbone.{layer}.up.weight")
-        norm(f"{layer}.output_norm", following)
+            product(f"{layer}.{name}", f"backbone.{layer}.{name}.weight")
+        norm(f"{layer}.attention_norm", 2 * i + 1, f"backbone.{layer}.up.weight")
+        norm(f"{layer}.output_norm", 2 * i + 2, following if i + 1 < layers else head)
         if not attention.scale_folded:
             factor = np.float32((hidden // attention.heads) ** -0.5)
             for part in ("scale", "bias"):
                 tensors[f"{layer}.qkv.{part}"][:hidden] *= factor
     logs = None
-    if head is not None:
-        product("head.dense", head.matrix, head.bias)
-        norm("head.norm", "pool.weight", head.norm)
-        product("head.words", "pool.weight", numpy_helper.to_array(stored["pool.bias"]))
+    if head:
+        product("head.dense", head)
+        norm("head.norm", -1, "pool.weight")
+        product("head.words", "pool.weight")
+        tensors["head.words.bias"] = numpy_helper.to_array(stored["pool.bias"]).astype(np.float32)
         logs = manifest.transform.count("log1p")
     return Weights(
         layers=layers,
@@ -147,7 +144,7 @@ def check_supported(
         raise refuse(f"the pooling {others[0]}; it has {', '.join(POOLINGS)}")
     if "pooling.word_weights" in stored:
         raise refuse("weights of words in the mean")
-    hidden = stored["backbone.embedding_norm.weight"].dims[0]
+    hidden = stored["backbone.words"].dims[1]
     if hidden % _COLUMNS or hidden // attention.heads not in _HEAD_WIDTHS:
         raise refuse(
             f"{attention.heads} heads of {hidden} channels; a head has 32 or 64 of a multiple of "
@@ -170,44 +167,48 @@ def check_supported(
     return layers, tail
 
 
-class _Head:
-    """The dense layer and the normalization before the product for words.
-
-    Attributes:
-        matrix: name of the dense layer's matrix.
-        bias: of the dense layer, float32 (hidden,).
-        norm: weight and bias of the normalization, float32 (hidden,) each.
-    """
+class _Parts:
+    """Biases and normalizations by their place in the graph, where equal tensors have one name."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
-        """Find them.
+        self._graph = Graph(proto)
+        self._norms = [node for node in proto.graph.node if node.op_type == "LayerNormalization"]
+        self._readers = {name: node for node in proto.graph.node for name in node.input}
 
-        Raises:
-            ExportError: it is another head.
-        """
-        graph = Graph(proto)
-        norms = [node for node in proto.graph.node if node.op_type == "LayerNormalization"]
-        found = [graph.makers.get(norms[-1].input[0])]
-        for operation in ("Gelu", "Add", "MatMul"):
-            node = found[-1]
-            if node is None or node.op_type != operation:
-                raise ExportError(
-                    "the native engine does not compute this head; it has a dense layer with GELU"
-                )
-            inputs = [name for name in node.input if graph.constant(name) is None]
-            found.append(graph.makers.get(inputs[0]))
-        add, product = found[1], found[2]
-        assert add is not None
-        assert product is not None
-        self.matrix = product.input[1]
-        biases = [value for name in add.input if (value := graph.constant(name)) is not None]
-        self.bias: Floats = biases[0].astype(np.float32)
-        values = [graph.constant(name) for name in norms[-1].input[1:]]
-        self.norm: dict[str, Floats] = {
+    def bias(self, matrix: str) -> Floats:
+        """What is added to the product by a stored matrix, float32 (columns,)."""
+        add = self._readers[self._readers[matrix].output[0]]
+        values = [value for name in add.input if (value := self._graph.constant(name)) is not None]
+        bias: Floats = values[0].astype(np.float32)
+        return bias
+
+    def norm(self, number: int) -> dict[str, Floats]:
+        """Weight and bias of a normalization, float32 (hidden,) each."""
+        values = [self._graph.constant(name) for name in self._norms[number].input[1:]]
+        return {
             name: value.astype(np.float32)
             for name, value in zip(("weight", "bias"), values, strict=True)
             if value is not None
         }
+
+    def head(self) -> str:
+        """The stored matrix of the dense layer before the last normalization.
+
+        Raises:
+            ExportError: it is another head.
+        """
+        node = self._graph.makers.get(self._norms[-1].input[0])
+        for operation in ("Gelu", "Add", "MatMul"):
+            if node is None or node.op_type != operation:
+                raise ExportError(
+                    "the native engine does not compute this head; it has a dense layer with GELU"
+                )
+            if operation == "MatMul":
+                break
+            inputs = [name for name in node.input if self._graph.constant(name) is None]
+            node = self._graph.makers.get(inputs[0])
+        assert node is not None
+        return str(node.input[1])
 
 
 def _poolings(manifest: Manifest) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from flowvec import Bundle, Encoder, MultiVectorEncoder, Reranker, SparseEncoder
 from flowvec.bundle.bundle import record_file
@@ -274,6 +275,19 @@ def test_what_is_not_computed_is_refused_at_export(
     with pytest.raises(ExportError, match=f"does not compute.*{reason}"):
         export(source, tmp_path / "b", variants=["int8-native"], calibration=CORPUS, **options)
     assert not (tmp_path / "b").exists()
+
+
+def test_equal_tensors_have_one_name_in_a_graph(checkpoint, tmp_path: Path) -> None:
+    source = shutil.copytree(checkpoint("bert", **SIZES["bert"]), tmp_path / "s")
+    weights = load_file(source / "model.safetensors")
+    for name, tensor in weights.items():  # as in a model that was not trained
+        if name.endswith("bias"):
+            tensor[:] = 0
+        elif "LayerNorm" in name:
+            tensor[:] = 1
+    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+    made = export(source, tmp_path / "b", variants=["int8-native"], calibration=CORPUS)
+    assert made.manifest.parity["int8-native_min_cosine"] >= LEAST
 
 
 def test_another_architecture_is_refused_at_export(checkpoint, tmp_path: Path) -> None:
