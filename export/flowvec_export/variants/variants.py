@@ -67,8 +67,8 @@ MIN_COSINE_OF = {kind: proof.MIN_COSINE_OF[compute] for kind, (_, compute) in _M
 # Most points of Spearman x 100 that a variant may lose on any set.
 MAX_STS_LOSS = {"float16": 0.2, "int8": 0.5, "int8-openvino": 0.5, "int8-native": 0.2}
 
-# Weights of the layers up to which a variant is made by default. MiniLM-L12 has 21 million and takes
-# a minute; BERT-base has 85 million and takes five.
+# Weights of the layers up to which a variant is made by default. MiniLM-L6 has 11 million and takes
+# half a minute; BERT-base has 85 million and takes five.
 _MOST_BY_DEFAULT = 25e6
 
 Floats = npt.NDArray[np.float32]
