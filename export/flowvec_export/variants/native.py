@@ -134,6 +134,8 @@ def check_supported(
 
     if attention is None:
         raise refuse("graphs that are given as ONNX, or encoders that transformers computes")
+    if manifest.weights != "float32":
+        raise refuse(f"weights that are stored in {manifest.weights}")
     if "backbone.layers.0.qkv.weight" not in stored or "backbone.words" not in stored:
         raise refuse("this architecture; it has BERT and those that are alike")
     is_sparse = manifest.kind == "sparse"

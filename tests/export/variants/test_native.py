@@ -265,6 +265,7 @@ def test_multi_vector_encoders(tmp_path: Path) -> None:
         ({"hidden_size": 96, "num_attention_heads": 3}, {}, "3 heads of 96"),
         ({"hidden_act": "relu"}, {}, "GELU in its exact form"),
         ({"hidden_act": "gelu_new"}, {}, "GELU in its exact form"),
+        ({}, {"weights": "float16"}, "weights that are stored in float16"),
         ({}, {"pooling": "first_last_mean"}, "the pooling first_last_mean"),
     ],
 )
