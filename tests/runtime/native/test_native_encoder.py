@@ -14,6 +14,7 @@ import pytest
 from flowvec.errors import EngineError
 from flowvec.native import NativeEncoder, instruction_set
 from flowvec.native.encoder import sets
+from flowvec.native.tail import Step
 from flowvec.native.weights import POOLINGS
 from tests.runtime.native.models import STEPS, Ids, Model
 
@@ -177,6 +178,14 @@ def test_token_vectors_and_tokens_that_are_not_attended_to() -> None:
             # The first tokens are those of a text without the others.
             short = encoder.token_vectors(*joined([text[:count]]))
             assert short.tobytes() == found[:count].tobytes(), name
+
+
+def test_padding_of_the_last_step_is_not_in_the_length() -> None:
+    model = Model(hidden=64, heads=2, steps=(Step("part", (0,), 37), Step("exp", (1,), 37)))
+    (text,) = texts_of(model, [9])
+    for name, encoder in encoders(model).items():
+        vector = encoder.vectors(*joined([text]))[0]
+        assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6), name
 
 
 def test_token_types() -> None:
