@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +76,56 @@ def test_what_is_returned_or_raised_can_be_imported() -> None:
 def test_every_error_is_public() -> None:
     errors = {e for e in vars(flowvec.errors).values() if inspect.isclass(e)}
     assert {e for e in errors if issubclass(e, flowvec.FlowvecError)} <= set(PUBLIC.values())
+
+
+def test_names_come_from_the_modules_that_type_checkers_are_told() -> None:
+    tree = ast.parse(Path(flowvec.__file__).read_text("utf-8"))
+    told = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flowvec.")
+        for alias in node.names
+    }
+    assert sorted(set(flowvec.__all__) - set(told)) == []
+    for name, module in flowvec._MODULES.items():
+        assert (module, getattr(flowvec, name)) == (
+            told[name],
+            getattr(importlib.import_module(module), name),
+        )
+    assert set(flowvec.__all__) <= set(dir(flowvec))
+    with pytest.raises(AttributeError, match="has no attribute 'Encodr'"):
+        _ = flowvec.Encodr
+
+
+@pytest.mark.process
+def test_what_encodes_does_not_import_what_stores() -> None:
+    code = """
+import sys
+import flowvec
+assert "numpy" not in sys.modules
+from flowvec import Encoder
+names = ("flowvec.collection", "flowvec.hnsw", "flowvec.reranker", "sqlite3", "asyncio")
+print([name for name in names if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+@pytest.mark.process
+def test_each_module_can_be_imported_first() -> None:
+    """Nothing is left to the order in which a program imports them."""
+    code = """
+import importlib, sys
+for name in sys.argv[1:]:
+    for loaded in [loaded for loaded in sys.modules if loaded.startswith("flowvec")]:
+        del sys.modules[loaded]
+    importlib.import_module(name)
+"""
+    modules = sorted(set(flowvec._MODULES.values()))
+    done = subprocess.run(
+        [sys.executable, "-c", code, *modules], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_serving_imports_no_training_stack(python, tiny_dir: Path) -> None:
