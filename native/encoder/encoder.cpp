@@ -40,9 +40,11 @@ class Memory {
 
 size_t rounded(size_t number, size_t multiple) { return (number + multiple - 1) / multiple * multiple; }
 
+// Layers, or the table of a static embedder.
 struct Encoder {
     Memory memory;
-    Model model;
+    Model model{};
+    std::unique_ptr<Table> table;
     std::vector<Layer> layers;
     std::vector<Pooling> poolings;
     std::vector<Step> steps;
@@ -56,6 +58,7 @@ struct Workspace {
     size_t tokens = 0;
     Memory words;
     size_t texts = 0;
+    float *row = nullptr, *tail = nullptr;  // of a table
 
     // Makes room for a group of so many tokens, of one text or several, and for so many threads.
     void reserve(const Encoder& encoder, size_t wanted, size_t threads) {
@@ -100,6 +103,14 @@ struct Workspace {
         }
         tokens = room;
         texts = 0;
+    }
+
+    void reserve_mean(const Encoder& encoder) {
+        if (row) return;
+        const size_t floats = TAIL_TEXTS * static_cast<size_t>(encoder.model.tail.memory);
+        tail = memory.take<float>(floats);
+        std::fill(tail, tail + floats, 0.0f);  // also where vectors are padded
+        row = memory.take<float>(encoder.table->padded());
     }
 
     // Makes room for the weights of words in so many texts.
@@ -215,13 +226,17 @@ void check(const Shape& shape) {
 
 // Steps and what they compute from: seven numbers for each step, which are those of `Step`, and
 // whether it has a tensor.
-void read_steps(Encoder& encoder, const int32_t* numbers, int count, const void* const* tensors) {
-    const Tail& tail = encoder.model.tail;
+void read_steps(Encoder& encoder, int pooled, const int32_t* numbers, const void* const* tensors) {
+    Tail& tail = encoder.model.tail;
+    if (tail.count < 0 || tail.count > 1 << 12)
+        throw ArgumentError("steps behind the pooling must be 0 to 4096");
+    if (tail.memory < 16 || tail.memory > 1 << 22)
+        throw ArgumentError("memory behind the pooling must be 16 to 4194304 floats");
     const auto fits = [&](int64_t place, int64_t length) {
         return place >= 0 && place % 16 == 0 && length >= 1 &&
                place + static_cast<int64_t>(rounded(length, 16)) <= tail.memory;
     };
-    for (int i = 0; i < count; i++, numbers += 7) {
+    for (int i = 0; i < tail.count; i++, numbers += 7) {
         const int operation = numbers[0], length = numbers[1], to = numbers[2], first = numbers[3],
                   second = numbers[4], size = numbers[5];
         if (operation < 0 || operation >= static_cast<int>(Operation::COUNT))
@@ -248,22 +263,37 @@ void read_steps(Encoder& encoder, const int32_t* numbers, int count, const void*
         if (!is_right) throw ArgumentError("a step behind the pooling reads or writes elsewhere");
         encoder.steps.push_back(step);
     }
-    if (!fits(tail.result, tail.length) || !fits(0, encoder.model.parts * encoder.model.shape.hidden))
+    if (!fits(tail.result, tail.length) || !fits(0, pooled))
         throw ArgumentError("the memory behind the pooling is too small");
+    tail.steps = encoder.steps.data();
 }
 
-void check(const Shape& shape, const Texts& texts) {
-    // The first row is that of tokens that are not counted.
-    const int most = shape.positions - (shape.uncounted >= 0);
+void check(const Table& table) {
+    if (table.type < RowType{} || table.type >= RowType::COUNT)
+        throw ArgumentError("a table has rows of int8, float16 or float32");
+    if (table.width < 1 || table.width > 1 << 14 || (table.norm_weights && table.width % 16))
+        throw ArgumentError("the width of a table must be 1 to 16384, and be fit for normalization");
+    if (table.count < 1 || table.vocabulary < 1 || table.positions < 1)
+        throw ArgumentError("a table has at least a row, a token and a position");
+    if (table.ignored < -1 || !(table.epsilon >= 0.0f && table.epsilon < 1.0f) || !(table.least > 0.0f))
+        throw ArgumentError("a number of a table is out of range");
+    if (!table.row_of && table.vocabulary > table.count)
+        throw ArgumentError("a token has no row");
+    for (int i = 0; table.row_of && i < table.vocabulary; i++)
+        if (table.row_of[i] < 0 || table.row_of[i] >= table.count)
+            throw ArgumentError("a token has no row");
+}
+
+void check(const Texts& texts, int least, int most, int vocabulary) {
     for (int64_t text = 0; text < texts.count; text++) {
         const int64_t length = texts.starts[text + 1] - texts.starts[text];
-        if (length < 1 || length > most)
+        if (length < least || length > most)
             throw ArgumentError("a text has no token, or more tokens than positions");
         if (texts.attended && (texts.attended[text] < 1 || texts.attended[text] > length))
             throw ArgumentError("a text attends to no token, or to more than it has");
     }
     for (int64_t i = 0; i < texts.starts[texts.count]; i++)
-        if (texts.ids[i] < 0 || texts.ids[i] >= shape.vocabulary)
+        if (texts.ids[i] < 0 || texts.ids[i] >= vocabulary)
             throw ArgumentError("a token is not in the vocabulary");
 }
 
@@ -272,7 +302,9 @@ void check(const Shape& shape, const Texts& texts) {
 template <class Done>
 void in_groups(const Encoder& encoder, Workspace& workspace, const Texts& texts, int threads,
                const Done& done) {
-    check(encoder.model.shape, texts);
+    const Shape& shape = encoder.model.shape;
+    // The first row is that of tokens that are not counted.
+    check(texts, 1, shape.positions - (shape.uncounted >= 0), shape.vocabulary);
     const int64_t* starts = texts.starts;
     for (int64_t first = 0; first < texts.count;) {
         int64_t end = first + 1;
@@ -313,7 +345,7 @@ const Choice SETS[] = {
 }  // namespace
 
 // Of this interface; Python's modules must know it.
-FLOWVEC_API int flowvec_encoder_version() { return 2; }
+FLOWVEC_API int flowvec_encoder_version() { return 3; }
 
 FLOWVEC_API const char* flowvec_encoder_error() { return message.c_str(); }
 
@@ -353,10 +385,6 @@ FLOWVEC_API int flowvec_encoder_create(const int32_t* sizes, float epsilon,
             throw ArgumentError("there are too few distances");
         if (sizes[15] < 0 || sizes[15] > 1 << 24 || sizes[16] < 0 || sizes[16] > 4)
             throw ArgumentError("words must be 0 to 16777216, and their logarithms 0 to 4");
-        if (model.tail.count < 0 || model.tail.count > 1 << 12)
-            throw ArgumentError("steps behind the pooling must be 0 to 4096");
-        if (model.tail.memory < 16 || model.tail.memory > 1 << 22)
-            throw ArgumentError("memory behind the pooling must be 16 to 4194304 floats");
         made->set = SETS[set].set;
         const auto floats = [&] { return static_cast<const float*>(*tensors++); };
         const auto norm = [&] {
@@ -401,9 +429,46 @@ FLOWVEC_API int flowvec_encoder_create(const int32_t* sizes, float epsilon,
             words.logs = sizes[16];
             model.word_weights = &words;
         }
-        read_steps(*made, steps, model.tail.count, tensors);
-        model.tail.steps = made->steps.data();
+        read_steps(*made, model.parts * shape.hidden, steps, tensors);
         shape.wide = static_cast<int>(rounded(wide, 64));  // as it is computed
+        *result = made.release();
+    });
+}
+
+// A static embedder, as `flowvec_encoder_create` otherwise. Sizes are the type of rows, their number and
+// width, tokens, positions, the ignored token, whether the sum is divided by that of the weights, the
+// number of steps, those of `Tail`, and whether there are rows of tokens, weights of tokens, positions
+// and a normalization. `numbers` are its epsilon, and the least divisor.
+FLOWVEC_API int flowvec_encoder_create_table(const int32_t* sizes, const float* numbers,
+                                             const int32_t* steps, size_t set,
+                                             const void* const* tensors, Encoder** result) {
+    return guarded([&] {
+        if (set >= std::size(SETS) || !SETS[set].runs())
+            throw ArgumentError("this processor does not have the instruction set");
+        auto made = std::make_unique<Encoder>();
+        made->set = SETS[set].set;
+        made->model.tail = {nullptr, sizes[7], sizes[8], sizes[9], sizes[10], sizes[11] != 0};
+        const auto next = [&](bool is_there) { return is_there ? *tensors++ : nullptr; };
+        const auto floats = [&](bool is_there) { return static_cast<const float*>(next(is_there)); };
+        auto table = std::make_unique<Table>();
+        table->rows = static_cast<const uint8_t*>(next(true));
+        table->type = static_cast<RowType>(sizes[0]);
+        table->count = sizes[1];
+        table->width = sizes[2];
+        table->vocabulary = sizes[3];
+        table->positions = sizes[4];
+        table->ignored = sizes[5];
+        table->is_weighted = sizes[6] != 0;
+        table->row_of = static_cast<const int32_t*>(next(sizes[12]));
+        table->token_weights = floats(sizes[13]);
+        table->places = floats(sizes[14]);
+        table->norm_weights = floats(sizes[15]);
+        table->norm_biases = floats(sizes[15]);
+        table->epsilon = numbers[0];
+        table->least = numbers[1];
+        check(*table);
+        read_steps(*made, table->width, steps, tensors);
+        made->table = std::move(table);
         *result = made.release();
     });
 }
@@ -425,6 +490,13 @@ FLOWVEC_API int flowvec_encoder_run(const Encoder* encoder, Workspace* workspace
                                     const Texts* texts, int result, int threads, float* to) {
     return guarded([&] {
         const Model& model = encoder->model;
+        if (const Table* table = encoder->table.get()) {
+            if (result != VECTORS) throw ArgumentError("a table has vectors of texts alone");
+            check(*texts, 0, table->positions, table->vocabulary);
+            workspace->reserve_mean(*encoder);
+            encoder->set->means(*table, model.tail, *texts, workspace->row, workspace->tail, to);
+            return;
+        }
         const size_t hidden = model.shape.hidden;
         const size_t length = model.word_weights ? model.word_weights->count : model.tail.length;
         in_groups(*encoder, *workspace, *texts, threads,

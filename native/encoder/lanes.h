@@ -113,6 +113,20 @@ struct Scalar {
         for (int i = 0; i < 16; i++) x.lane[i] = static_cast<float>(from[i]);
         return x;
     }
+    // Sixteen finite float16 numbers, which may begin anywhere. Their bits, moved to the places of a
+    // float, are the number times 2^-112, also where it is below the normal ones.
+    INLINE static Floats from_halves(const uint8_t* from) {
+        Floats x;
+        for (int i = 0; i < 16; i++) {
+            uint16_t half;
+            std::memcpy(&half, from + 2 * i, 2);
+            const uint32_t bits = (half & 0x7fffu) << 13;
+            std::memcpy(&x.lane[i], &bits, 4);
+            x.lane[i] *= 0x1p112f;
+            if (half & 0x8000u) x.lane[i] = -x.lane[i];
+        }
+        return x;
+    }
     // x * 2^n, of whole n between -126 and 127, where the result is a normal number.
     INLINE static Floats times_power(Floats x, Floats n) {
         for (int i = 0; i < 16; i++) {

@@ -72,6 +72,9 @@ struct Avx2 : Products {
     INLINE static Floats from_bytes(const int8_t* from) {
         return {eight_bytes(from), eight_bytes(from + 8)};
     }
+    INLINE static Floats from_halves(const uint8_t* from) {
+        return {eight_halves(from), eight_halves(from + 16)};
+    }
     INLINE static Floats times_power(Floats x, Floats n) {
         const Ints whole_n = to_ints(n);
         return {shifted(x.low, whole_n.low), shifted(x.high, whole_n.high)};
@@ -122,6 +125,14 @@ struct Avx2 : Products {
     INLINE static __m256 eight_bytes(const int8_t* from) {
         const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+    }
+    INLINE static __m256 eight_halves(const uint8_t* from) {
+        const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+        const __m256i wide = _mm256_cvtepu16_epi32(halves);
+        const __m256i size = _mm256_slli_epi32(_mm256_and_si256(wide, _mm256_set1_epi32(0x7fff)), 13);
+        const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(wide, 15), 31);
+        const __m256 x = _mm256_mul_ps(_mm256_castsi256_ps(size), _mm256_set1_ps(0x1p112f));
+        return _mm256_or_ps(x, _mm256_castsi256_ps(sign));
     }
     INLINE static __m256 shifted(__m256 x, __m256i n) {
         const __m256i bits = _mm256_castps_si256(x);

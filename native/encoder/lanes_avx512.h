@@ -40,6 +40,9 @@ struct Avx512Vnni {
         const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
     }
+    INLINE static Floats from_halves(const uint8_t* from) {
+        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    }
     INLINE static Floats times_power(Floats x, Floats n) {
         const __m512i exponent = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
         return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), exponent));

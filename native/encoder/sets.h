@@ -2,6 +2,7 @@
 #pragma once
 
 #include "layers.h"
+#include "table.h"
 
 namespace flowvec {
 
@@ -10,11 +11,12 @@ struct Set {
     int rows;  // of a tile
     void (*encode)(const Model&, const Texts&, const Buffers&, Share);
     void (*vectors)(const Model&, const Texts&, bool of_tokens, const Buffers&, float* to);
+    void (*means)(const Table&, const Tail&, const Texts&, float* row, float* memory, float* to);
 };
 
 template <class S>
 constexpr Set set_of() {
-    return {S::NAME, S::ROWS, Layers<S>::encode, Layers<S>::vectors};
+    return {S::NAME, S::ROWS, Layers<S>::encode, Layers<S>::vectors, Tables<S>::vectors};
 }
 
 extern const Set SCALAR, AVX2, AVX512_VNNI;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from onnx import helper, numpy_helper
 from flowvec.errors import ExportError
 from flowvec.native.tail import Step
 
-__all__ = ["Graph", "Tail", "tail_of"]
+__all__ = ["Graph", "Tail", "steps_to_output", "tail_of"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -64,6 +65,22 @@ def tail_of(proto: onnx.ModelProto, pooled: int, *, of_tokens: bool = False) -> 
     return tail
 
 
+def steps_to_output(graph: Graph, tail: Tail, source: str, pooled: int, name: str) -> None:
+    """Append the steps from pooled vectors to a tensor.
+
+    Args:
+        graph: the graph.
+        tail: gets the steps.
+        source: the pooled vectors.
+        pooled: length of one.
+        name: the tensor.
+
+    Raises:
+        ExportError: the native engine does not compute one of them.
+    """
+    _Walk(graph, tail, source, pooled, (-1, 1)).number(name)
+
+
 def _refused(operation: str) -> ExportError:
     return ExportError(f"the native engine does not compute {operation} behind the pooling")
 
@@ -102,9 +119,27 @@ class Graph:
                     self._sources[name] = found
         return self._sources[name]
 
+    def between(self, name: str) -> Iterator[str]:
+        """A tensor, and those that steps compute it from, until one is made otherwise."""
+        names, seen = [name], set[str]()
+        while names:
+            name = names.pop()
+            if name in seen or name not in self.makers:
+                continue
+            seen.add(name)
+            yield name
+            if (node := self.makers[name]).op_type in _KNOWN:
+                names += node.input
+
+    def same(self, name: str) -> str:
+        """The tensor of which this one is a copy, perhaps in another type."""
+        while (node := self.makers.get(name)) is not None and node.op_type in _SAME:
+            name = node.input[0]
+        return name
+
     def before_normalization(self, name: str) -> str | None:
         """The vector x of x / max(norm of x, a constant)."""
-        node = self.makers[name]
+        node = self.makers[self.same(name)]
         if node.op_type != "Div":
             return None
         limit = self.makers.get(node.input[1])

@@ -21,7 +21,7 @@ from flowvec.engine.providers import CPU, NATIVE, OPENVINO, Engine, why_not
 from flowvec.engine.selection import open_session, provider_status
 from flowvec.errors import BundleError, EngineError, ExportError, NonFiniteError
 from flowvec.machine import available_cores, cpu_features, cpu_name
-from flowvec.native import Weights
+from flowvec.native import TableWeights, Weights
 from flowvec.tokenizer.token_ids import TokenIds
 from flowvec.tokenizer.tokenizer import Tokenizer
 from flowvec_export.assembly.draft import Attention
@@ -32,6 +32,7 @@ from flowvec_export.sts import StsTask, score_vectors, sentence_rows
 from flowvec_export.variants.float16 import half_precision_graph
 from flowvec_export.variants.int8 import quantize_graph
 from flowvec_export.variants.native import check_supported, native_weights
+from flowvec_export.variants.native_table import check_table, table_weights
 
 __all__ = [
     "KINDS",
@@ -49,7 +50,7 @@ __all__ = [
     "with_variants",
 ]
 
-Variant = Literal["float16", "int8", "int8-openvino", "int8-native"]
+Variant = Literal["float16", "int8", "int8-openvino", "int8-native", "float32-native"]
 
 KINDS: tuple[Variant, ...] = get_args(Variant)
 
@@ -60,12 +61,19 @@ _MEASURED_ON = {
     "int8": (CPU, "int8"),
     "int8-openvino": (OPENVINO, "int8"),
     "int8-native": (NATIVE, "int8"),
+    "float32-native": (NATIVE, "float32"),
 }
 # Smallest cosine to float32 that is allowed on real text: the limit of proof at load, so that a
 # variant which was exported is not refused there.
 MIN_COSINE_OF = {kind: proof.MIN_COSINE_OF[compute] for kind, (_, compute) in _MEASURED_ON.items()}
 # Most points of Spearman x 100 that a variant may lose on any set.
-MAX_STS_LOSS = {"float16": 0.2, "int8": 0.5, "int8-openvino": 0.5, "int8-native": 0.2}
+MAX_STS_LOSS = {
+    "float16": 0.2,
+    "int8": 0.5,
+    "int8-openvino": 0.5,
+    "int8-native": 0.2,
+    "float32-native": 0.01,
+}
 
 # Weights of the layers up to which a variant is made by default. MiniLM-L6 has 11 million and takes
 # half a minute; BERT-base has 85 million and takes five.
@@ -133,9 +141,10 @@ def default_variants(
 ) -> list[Variant]:
     """The variants that a model gets if its user asks for none.
 
-    It is `int8-native`, where flowvec's engine computes the model and runs on this machine, and
-    making it does not take long.
+    It is `int8-native`, or `float32-native` of a static embedder, where flowvec's engine computes
+    the model and runs on this machine, and making it does not take long.
     """
+    kind: Variant = "float32-native" if bundle.manifest.layers == 0 else "int8-native"
     weights = sum(
         math.prod(tensor.dims)
         for tensor in proto.graph.initializer
@@ -144,10 +153,13 @@ def default_variants(
     if weights > _MOST_BY_DEFAULT or native_status():
         return []
     try:
-        check_supported(proto, bundle.manifest, attention)
+        if kind == "int8-native":
+            check_supported(proto, bundle.manifest, attention)
+        else:
+            check_table(proto, bundle.manifest)
     except ExportError:
         return []
-    return ["int8-native"]
+    return [kind]
 
 
 def add_variant(
@@ -179,7 +191,7 @@ def add_variant(
     if not texts:
         raise ExportError(f"the {kind} variant needs texts to be measured on")
     provider, compute = measured_on(kind)
-    variant: onnx.ModelProto | Weights
+    variant: onnx.ModelProto | Weights | TableWeights
     if kind == "float16":
         if attention is None and bundle.manifest.layers == 0:
             raise ExportError(
@@ -217,11 +229,11 @@ def rounded(
     kind: Variant,
     ids: TokenIds,
     attention: Attention | None,
-) -> onnx.ModelProto | Weights:
-    """A variant in 8 bits.
+) -> onnx.ModelProto | Weights | TableWeights:
+    """A variant in 8 bits, or one of the native engine.
 
     Args:
-        bundle: whose it will be.
+        bundle: whose it will be; its graph is in its folder.
         proto: its float32 graph.
         kind: the variant.
         ids: token ids of the texts that rounding is optimized for.
@@ -231,18 +243,22 @@ def rounded(
         VariantError: the native engine does not compute this model.
     """
     manifest = bundle.manifest
-    if kind == "int8-native":
-        try:
+    try:
+        if kind == "int8-native":
             return native_weights(proto, ids, manifest, attention)
-        except ExportError as error:
-            raise VariantError(str(error), kind) from error
+        if kind == "float32-native":
+            return table_weights(proto, manifest, bundle.model)
+    except ExportError as error:
+        raise VariantError(str(error), kind) from error
     return quantize_graph(proto, ids, manifest.max_length, manifest.pad_id, kind)
 
 
-def with_variant(bundle: Bundle, kind: Variant, variant: onnx.ModelProto | Weights) -> Bundle:
+def with_variant(
+    bundle: Bundle, kind: Variant, variant: onnx.ModelProto | Weights | TableWeights
+) -> Bundle:
     """Write a variant to a bundle's folder; a manifest with it is in the result only."""
     file = bundle.path / VARIANTS[kind]
-    if isinstance(variant, Weights):
+    if isinstance(variant, Weights | TableWeights):
         variant.write(file)
     else:
         write_onnx(variant, file)
@@ -308,10 +324,12 @@ def _cosines(kind: Variant, exact: Floats, rounded: Floats) -> dict[str, float]:
             kind,
         )
     dots = (exact.astype(np.float64) * rounded).sum(axis=1)
-    mean = dots / np.linalg.norm(exact, axis=1) / np.linalg.norm(rounded, axis=1)
+    lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(rounded, axis=1)
+    # A static embedder gives zeros for a text without known words; then the other has zeros too.
+    cosines = np.divide(dots, lengths, out=np.ones_like(dots), where=lengths > 0)
     return {
         f"{kind}_min_cosine": _round_down(parity.min_cosine),
-        f"{kind}_mean_cosine": _round_down(float(mean.mean())),
+        f"{kind}_mean_cosine": _round_down(float(cosines.mean())),
     }
 
 

@@ -51,6 +51,7 @@ VARIANTS = {
     "int8": "model.int8.onnx",
     "int8-openvino": "model.int8.openvino.onnx",
     "int8-native": "model.native",
+    "float32-native": "table.native",
 }
 
 _MAX_FILES = 16

@@ -19,6 +19,7 @@ from flowvec.engine.onnxruntime_session import conflicting_wheels
 from flowvec.engine.providers import (
     CPU,
     EXPERIMENTAL,
+    NATIVE,
     OPENVINO,
     TENSORRT,
     Engine,
@@ -78,6 +79,7 @@ class Report:
         proofs: for each engine that can run here, whether it is proved.
         problems: what should be repaired, and how.
         without_openvino: what this machine lacks because OpenVINO cannot run; None if it can.
+        without_onnxruntime: what runs, and why ONNX Runtime does not; None if it does.
     """
 
     flowvec: str
@@ -94,6 +96,7 @@ class Report:
     proofs: list[EngineProof]
     problems: list[str]
     without_openvino: str | None
+    without_onnxruntime: str | None
 
 
 def examine(bundle: str | None = None, *, shipped: Collection[str] | None = None) -> Report:
@@ -112,12 +115,14 @@ def examine(bundle: str | None = None, *, shipped: Collection[str] | None = None
         )
     engine: Engine | None = None
     providers = provider_status()
+    missing, has_native = providers[CPU], providers[NATIVE] is None
     try:
         engine = choose_engine()
     except FlowvecError as error:
-        problems.append(str(error))
+        if not has_native:
+            problems.append(str(error))
     else:
-        if missing := providers[CPU]:  # OpenVINO runs without ONNX Runtime
+        if missing and not has_native:  # OpenVINO runs without ONNX Runtime
             problems.append(missing)
     models: list[str] = []
     proofs: list[EngineProof] = []
@@ -156,6 +161,8 @@ def examine(bundle: str | None = None, *, shipped: Collection[str] | None = None
         proofs=proofs,
         problems=problems,
         without_openvino=None if providers[OPENVINO] is None else without_openvino(cpu_features()),
+        without_onnxruntime=missing
+        and f"mini and bundles with int8-native or float32-native run; for others, {missing}",
     )
 
 
@@ -237,8 +244,9 @@ def doctor(
         typer.echo(f"models that ship: {', '.join(report.models) or 'none'}")
         for proof in report.proofs:
             typer.echo(f"{proof.model} on {proof.provider} in {proof.compute}: {proof.text}")
-        if report.without_openvino is not None:
-            typer.echo(f"NOTE: {report.without_openvino}")
+        for text in (report.without_onnxruntime, report.without_openvino):
+            if text is not None:
+                typer.echo(f"NOTE: {text}")
         for problem in report.problems:
             typer.echo(f"PROBLEM: {problem}")
         if not report.problems:

@@ -18,7 +18,7 @@ from flowvec.errors import (
     ProviderUnavailableError,
 )
 from flowvec.machine import cpu_features
-from flowvec.native import NativeEncoder, Weights, instruction_set
+from flowvec.native import NativeEncoder, TableWeights, Weights, instruction_set
 
 __all__ = ["NativeSession", "native_status"]
 
@@ -50,7 +50,8 @@ class NativeSession:
         instructions = instruction_set(cpu_features())
         assert instructions is not None
         file = bundle.graph(engine.variant)
-        weights = Weights.read(file)
+        self._is_table = engine.compute == "float32"
+        weights = TableWeights.read(file, bundle.model) if self._is_table else Weights.read(file)
         manifest = bundle.manifest
         if weights.dim != manifest.dim or weights.most_tokens < manifest.max_length:
             raise BundleError(
@@ -86,8 +87,9 @@ class NativeSession:
         types: npt.NDArray[np.int64] | None = None,
     ) -> npt.NDArray[np.float32]:
         is_token = mask.astype(np.bool_)
-        # Tokenizers of these models give each text a token; callers of `Encoder.run` may not.
-        is_token[~is_token.any(axis=1), 0] = True
+        if not self._is_table:
+            # Tokenizers of these models give each text a token; callers of `Encoder.run` may not.
+            is_token[~is_token.any(axis=1), 0] = True
         starts = np.zeros(len(ids) + 1, np.int64)
         is_token.sum(axis=1).cumsum(out=starts[1:])
         return self._encoder.vectors(

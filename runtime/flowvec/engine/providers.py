@@ -30,6 +30,7 @@ __all__ = [
     "default_max_batch_tokens",
     "has_bfloat16",
     "is_native_best",
+    "native_compute",
     "why_not",
 ]
 
@@ -79,7 +80,7 @@ SHORT_NAMES: dict[str, tuple[str, ...]] = {
 _COMPUTES_OF: dict[str, tuple[str, ...]] = {
     CPU: ("float32", "bfloat16", "int8"),
     OPENVINO: ("float32", "bfloat16", "float16", "int8"),
-    NATIVE: ("int8",),
+    NATIVE: ("int8", "float32"),
     CUDA: ("float32", "float16"),
     TENSORRT: ("float32", "float16"),
 }
@@ -99,6 +100,7 @@ _VARIANT_OF: dict[tuple[str, str], str] = {
     (CPU, "float16"): "float16",
     (OPENVINO, "int8"): "int8-openvino",
     (NATIVE, "int8"): "int8-native",
+    (NATIVE, "float32"): "float32-native",
     (CUDA, "float16"): "float16",
     (TENSORRT, "float16"): "float16",
 }
@@ -206,16 +208,17 @@ def choose(
         raise InputValueError(f"threads must be at least 1, but is {threads}")
     able = _able(status, device, provider)
     if layers == 0 and able[0] in (NATIVE, OPENVINO) and CPU in able:
-        # No matrix products to compute, and ONNX Runtime has the cheaper call.
-        able = [CPU, *(name for name in able if name != CPU)]
+        # No matrix products to compute, and ONNX Runtime has a cheaper call than OpenVINO.
+        able = sorted(able, key=lambda name: (name != NATIVE, name != CPU))
     if compute == "auto":
         # The fastest compute type of each provider; if all of those are refused, float32 of each.
-        if able == [NATIVE] and (reason := why_not(NATIVE, features, variants, "int8")):
+        kind = native_compute(variants)
+        if able == [NATIVE] and (reason := why_not(NATIVE, features, variants, kind)):
             raise ProviderUnavailableError(reason)
         if provider is None and not is_native_best(features, variants):
             able = [name for name in able if name != NATIVE] or able
         pairs = [(name, _default_compute(name, features, variants)) for name in able]
-        pairs += [(name, "float32") for name in able if "float32" in _COMPUTES_OF[name]]
+        pairs += [(name, "float32") for name in able if name != NATIVE]
     else:
         # The best provider that supports the compute type; if none does, the reason of one that
         # could.
@@ -280,10 +283,21 @@ def _is_x86_without_avx512(features: Collection[str]) -> bool:
 
 
 def is_native_best(features: Collection[str], variants: Sequence[str]) -> bool:
-    """Whether a bundle's weights in 8 bits are the fastest choice; they were kept only because they
-    cost little. OpenVINO was not compared on processors with AMX."""
-    has_variant = _VARIANT_OF[NATIVE, "int8"] in variants
-    return has_variant and "avx512_vnni" in features and "amx_int8" not in features
+    """Whether the native engine is the fastest choice for a bundle.
+
+    Weights in 8 bits were kept only because they cost little. OpenVINO was not compared on
+    processors with AMX, or with AVX-512 and no VNNI.
+    """
+    if _VARIANT_OF[NATIVE, "int8"] not in variants:
+        return _VARIANT_OF[NATIVE, "float32"] in variants
+    is_faster = "avx512_vnni" in features or _is_x86_without_avx512(features)
+    return is_faster and "amx_int8" not in features
+
+
+def native_compute(variants: Sequence[str]) -> str:
+    """The native engine's compute type for a bundle: float32 for the table of a static embedder."""
+    is_table = _VARIANT_OF[NATIVE, "float32"] in variants
+    return "float32" if is_table else "int8"
 
 
 def _default_compute(provider: str, features: Collection[str], variants: Sequence[str]) -> str:
@@ -292,7 +306,7 @@ def _default_compute(provider: str, features: Collection[str], variants: Sequenc
         if _has_features(provider, compute, features):
             return compute
     if provider == NATIVE:
-        return "int8"
+        return native_compute(variants)
     is_gpu = PROVIDERS[provider] == "cuda"
     return "float16" if is_gpu and "float16" in variants else "float32"
 

@@ -27,6 +27,7 @@ from flowvec.engine.providers import (
     Engine,
     choose,
     is_native_best,
+    native_compute,
     why_not,
 )
 from flowvec.engine.tuned import Tuned
@@ -85,15 +86,17 @@ def choose_engine(
             then the native engine where it has the compute type, then OpenVINO, then ONNX Runtime's
             own CPU provider. TensorRT must be asked for.
         compute: `auto` is int8 in the native engine if the bundle has the variant `int8-native` and
-            the processor VNNI and no AMX, bfloat16 if the provider and the processor support it,
-            float16 on a GPU if the bundle has that variant, else float32.
+            the processor AVX512-VNNI, or AVX2 and no AVX-512, but not AMX; bfloat16 if the provider
+            and the processor support it; float16 on a GPU if the bundle has that variant; else
+            float32.
         streams: batches at the same time; None is as many as the available cores allow.
         threads: cores for one batch; None is one, which is best for many texts. One stream with all
             cores has the lowest latency for a single text.
         device: `cpu` or `cuda` limits the choice to its providers.
         variants: variants of the graph in the bundle.
         layers: transformer layers of the graph. With 0, ONNX Runtime's own CPU provider comes
-            before OpenVINO.
+            before OpenVINO. The native engine computes such a model in float32 if the bundle has
+            the variant `float32-native`.
         refused: pairs of provider and compute type that are skipped, because they gave wrong
             vectors on this machine. What was asked for by name is never replaced.
 
@@ -148,12 +151,13 @@ def _is_native_chosen(
         is_asked = provider == NATIVE or SHORT_NAMES.get(provider.lower()) == (NATIVE,)
     else:
         is_asked = device == "cpu" or (device == "auto" and why_no_gpu() is not None)
-    if not is_asked or native_status() or (NATIVE, "int8") in refused:
+    kind = native_compute(variants)
+    if not is_asked or native_status() or (NATIVE, kind) in refused:
         return False
-    has_variant = why_not(NATIVE, features, variants, "int8") is None
+    has_variant = why_not(NATIVE, features, variants, kind) is None
     if compute == "auto" and provider is None:
         return has_variant and is_native_best(features, variants)
-    return has_variant and compute in ("auto", "int8")
+    return has_variant and compute in ("auto", kind)
 
 
 def tuned_engine(

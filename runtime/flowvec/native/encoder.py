@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.errors import EngineError
+from flowvec.native.table import TableWeights
 from flowvec.native.weights import Weights
 from flowvec.shared_library import load_library
 
@@ -26,13 +27,14 @@ __all__ = ["LIBRARY", "SIGNATURES", "NativeEncoder", "instruction_set", "library
 
 # The name says nothing of a Python version, since the library does not use Python.
 LIBRARY = {"win32": "_encoder.dll", "darwin": "_encoder.dylib"}.get(sys.platform, "_encoder.so")
-_VERSION = 2  # of the interface in native/encoder/encoder.cpp
+_VERSION = 3  # of the interface in native/encoder/encoder.cpp
 _NO_MEMORY = 4
 # Best first. The scalar set is what these are compared with, and slower than any other engine.
 _FAST_SETS = ("avx512_vnni", "avx2")
 
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "create": (c_void_p, c_float, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
+    "create_table": (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
     "workspace": (c_void_p,),
     "run": (c_void_p, c_void_p, c_void_p, c_int, c_int, c_void_p),
 }
@@ -100,7 +102,7 @@ def _check(status: int) -> None:
 class NativeEncoder:
     """Weights, packed for an instruction set. Any number of threads may use it."""
 
-    def __init__(self, weights: Weights, instructions: str) -> None:
+    def __init__(self, weights: Weights | TableWeights, instructions: str) -> None:
         """Pack weights.
 
         Args:
@@ -117,19 +119,18 @@ class NativeEncoder:
             raise EngineError(f"this processor does not have {instructions}")
         # The library reads some of them later.
         self._arrays = [np.ascontiguousarray(array) for array in weights.arrays()]
-        sizes, poolings, steps = weights.sizes(), weights.pooling_numbers(), weights.step_numbers()
+        sizes, steps = weights.sizes(), weights.step_numbers()
         addresses = (c_void_p * len(self._arrays))(*(a.ctypes.data for a in self._arrays))
         handle = c_void_p()
-        status = lib.flowvec_encoder_create(
-            (c_int32 * len(sizes))(*sizes),
-            weights.epsilon,
-            (c_int32 * len(poolings))(*poolings),
-            (c_int32 * len(steps))(*steps),
-            able[instructions],
-            addresses,
-            byref(handle),
-        )
-        _check(status)
+        numbers = (c_int32 * len(sizes))(*sizes)
+        others = ((c_int32 * len(steps))(*steps), able[instructions], addresses, byref(handle))
+        if isinstance(weights, TableWeights):
+            floats = (c_float * 2)(weights.epsilon, weights.least)
+            _check(lib.flowvec_encoder_create_table(numbers, floats, *others))
+        else:
+            modes = weights.pooling_numbers()
+            poolings = (c_int32 * len(modes))(*modes)
+            _check(lib.flowvec_encoder_create(numbers, weights.epsilon, poolings, *others))
         self._handle, self._lib = handle, lib
         weakref.finalize(self, lib.flowvec_encoder_free, handle).atexit = False
         self.dim, self.hidden = weights.dim, weights.hidden
@@ -159,7 +160,8 @@ class NativeEncoder:
             float32 (texts, dim).
 
         Raises:
-            EngineError: a token is not in the vocabulary, or a text has no token or too many.
+            EngineError: a token is not in the vocabulary, or a text has too many tokens, or, apart
+                from static embedders, none.
             MemoryError: there is not enough memory.
         """
         out = np.empty((len(starts) - 1, self.dim), np.float32)

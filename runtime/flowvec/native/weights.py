@@ -30,19 +30,15 @@ if it is above 0. They pool nothing else.
 
 from __future__ import annotations
 
-import json
 import math
-import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flowvec.errors import BundleError
+from flowvec.native.container import Contents, Tensor, dimension, read_file, whole, write_file
 from flowvec.native.tail import Step, lengths_of, numbers_of, tensor_shapes
 
 __all__ = ["MOST_OF_PAIRS", "POOLINGS", "Weights", "shapes_of"]
@@ -53,12 +49,8 @@ POOLINGS = ("mean", "cls", "max", "mean_sqrt_len", "weighted_mean", "last_token"
 # add two products in 16 bits.
 MOST_OF_PAIRS = 128
 _FORMAT = 1
-_MAX_HEADER_BYTES = 1 << 20
 _MOST_LAYERS = 128
 _BLOCK = 16  # keys whose scores the library computes together
-_TYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I8": np.dtype("i1")}
-
-Tensor = npt.NDArray[Any]
 
 
 def shapes_of(
@@ -245,19 +237,7 @@ class Weights:
             "uncounted": self.uncounted,
             "logs": self.logs,
         }
-        header: dict[str, Any] = {"__metadata__": {"flowvec": json.dumps(facts)}}
-        end = 0
-        for name, (type_, shape) in names.items():
-            begin, end = end, end + math.prod(shape) * _TYPES[type_].itemsize
-            header[name] = {"dtype": type_, "shape": list(shape), "data_offsets": [begin, end]}
-        text = json.dumps(header).encode()
-        text += b" " * (-(8 + len(text)) % 64)  # tensors begin at a cache line
-        with path.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for name, (type_, shape) in names.items():
-                tensor = self.tensors[name]
-                assert tensor.shape == shape, (name, tensor.shape, shape)
-                file.write(np.ascontiguousarray(tensor, _TYPES[type_]).tobytes())
+        write_file(path, facts, names, self.tensors)
 
     def _other_sizes(self) -> tuple[int, int, int]:
         return (
@@ -273,74 +253,48 @@ class Weights:
         Raises:
             BundleError: it is damaged, or not such a file.
         """
-        try:
-            with path.open("rb") as file:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # an empty file cannot be mapped
-            raise BundleError(f"cannot read {path}: {error}") from None
-        try:
-            return _parsed(data)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise BundleError(f"{path} is not a file of native weights: {error}") from None
+        return read_file(path, _parsed)
 
 
-def _parsed(data: mmap.mmap) -> Weights:
+def _parsed(contents: Contents) -> Weights:
     """What a file holds.
 
     Raises:
         ValueError, KeyError, TypeError, RecursionError: something else.
     """
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or not 2 <= length <= min(_MAX_HEADER_BYTES, len(data) - 8):
-        raise ValueError("its header has an impossible length")
-    header = json.loads(data[8 : 8 + length].decode())
-    facts = json.loads(header.pop("__metadata__")["flowvec"])
+    header, facts = contents.header, contents.facts
     if facts["format"] != _FORMAT:
         raise ValueError(f"its format is {facts['format']!r}, and this flowvec reads {_FORMAT}")
-    layers, heads = _whole(facts, "layers", 1, _MOST_LAYERS), _whole(facts, "heads", 1, 1 << 16)
-    hidden = _dimension(header, "positions", 1)
+    layers, heads = whole(facts, "layers", 1, _MOST_LAYERS), whole(facts, "heads", 1, 1 << 16)
+    hidden = dimension(header, "positions", 1)
     poolings = facts["poolings"]
     if not isinstance(poolings, list) or not poolings or not set(poolings) <= set(POOLINGS):
         raise ValueError(f"its poolings are {poolings!r}")
     steps = tuple(map(Step.parse, facts["steps"]))
     logs = facts["logs"]
     if logs is not None:
-        logs = _whole(facts, "logs", 0, 4)
+        logs = whole(facts, "logs", 0, 4)
     others = tensor_shapes(len(poolings) * hidden, steps)
     if "relative" in header:
-        most = _dimension(header, "positions", 0) - (facts["uncounted"] is not None)
-        others["relative"] = (heads, 2 * _whole({"": most}, "", 1, 1 << 24) - 1)
+        most = dimension(header, "positions", 0) - (facts["uncounted"] is not None)
+        others["relative"] = (heads, 2 * whole({"": most}, "", 1, 1 << 24) - 1)
     if "second_type" in header:
         others["second_type"] = (hidden,)
     expected = shapes_of(
         layers,
         hidden,
-        _dimension(header, "layers.0.up.weight", 0),
-        _dimension(header, "positions", 0),
-        _dimension(header, "words.weight", 0),
-        0 if logs is None else _dimension(header, "head.words.weight", 0),
+        dimension(header, "layers.0.up.weight", 0),
+        dimension(header, "positions", 0),
+        dimension(header, "words.weight", 0),
+        0 if logs is None else dimension(header, "head.words.weight", 0),
         others,
     )
     if header.keys() != expected.keys():
         raise ValueError(f"its tensors are not those of {layers} layers and {len(steps)} steps")
-    tensors: dict[str, Tensor] = {}
-    end = 0
-    for name, (type_, shape) in expected.items():
-        begin, end = end, end + math.prod(shape) * _TYPES[type_].itemsize
-        wanted = {"dtype": type_, "shape": list(shape), "data_offsets": [begin, end]}
-        if header[name] != wanted:
-            raise ValueError(f"{name} is {header[name]}, and not {wanted}")
-        if 8 + length + end > len(data):
-            raise ValueError(f"it ends before the end of {name}")
-        count = math.prod(shape)
-        tensor = np.frombuffer(data, _TYPES[type_], count, 8 + length + begin).reshape(shape)
-        if type_ == "F32" and not np.isfinite(tensor).all():
-            raise ValueError(f"{name} has numbers that are not finite")
+    tensors = contents.tensors(expected)
+    for name, tensor in tensors.items():
         if name.endswith(".smoothing") and not (tensor > 0).all():
             raise ValueError(f"{name} has numbers that are not above 0")
-        tensors[name] = tensor
-    if 8 + length + end != len(data):
-        raise ValueError("it is longer than its tensors")
     if facts["activation"] != "gelu":
         raise ValueError(f"its activation is {facts['activation']!r}")
     epsilon = facts["epsilon"]
@@ -350,7 +304,7 @@ def _parsed(data: mmap.mmap) -> Weights:
         raise ValueError(f"is_normalized is {facts['is_normalized']!r}")
     uncounted = facts["uncounted"]
     if uncounted is not None:
-        uncounted = _whole(facts, "uncounted", 0, len(tensors["words.weight"]) - 1)
+        uncounted = whole(facts, "uncounted", 0, len(tensors["words.weight"]) - 1)
     return Weights(
         layers=layers,
         heads=heads,
@@ -362,17 +316,3 @@ def _parsed(data: mmap.mmap) -> Weights:
         logs=logs,
         tensors=tensors,
     )
-
-
-def _whole(facts: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    value = facts[name]
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{name} is {value!r}")
-    return value
-
-
-def _dimension(header: Mapping[str, Any], name: str, axis: int) -> int:
-    shape = header[name]["shape"]
-    if not isinstance(shape, list) or len(shape) != 2:
-        raise ValueError(f"{name} has the shape {shape!r}")
-    return _whole({name: shape[axis]}, name, 1, 1 << 24)

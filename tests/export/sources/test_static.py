@@ -22,6 +22,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from flowvec import Bundle, Encoder
+from flowvec.engine.native_session import native_status
 from flowvec.errors import ExportError
 from flowvec.texts.sentences import split_sentences
 from flowvec_export import export, fit
@@ -64,8 +65,14 @@ TEXTS = [*NASTY, *SENTENCES, *PASSAGES[:100]]
 
 
 def encode(bundle: Bundle, texts: list[str] = TEXTS, **options: Any) -> np.ndarray:
+    """Vectors of ONNX Runtime, from which those of the native engine do not differ."""
     with Encoder.load(bundle.path, provider="cpu") as encoder:
-        return np.asarray(encoder.encode(texts, **options))
+        vectors = np.asarray(encoder.encode(texts, **options))
+    if native_status() is None:
+        assert bundle.variants == ("float32-native",)
+        with Encoder.load(bundle.path, provider="native") as encoder:
+            assert_close(np.asarray(encoder.encode(texts, **options)), vectors)
+    return vectors
 
 
 def assert_close(ours: np.ndarray, theirs: Any) -> None:
