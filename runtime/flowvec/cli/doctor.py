@@ -7,6 +7,7 @@ import platform
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -115,14 +116,16 @@ def examine(bundle: str | None = None, *, shipped: Collection[str] | None = None
         )
     engine: Engine | None = None
     providers = provider_status()
-    missing, has_native = providers[CPU], providers[NATIVE] is None
+    missing = providers[CPU]
+    # flowvec's own engine is enough for some models; the remains of a removed wheel are a fault.
+    is_needed = providers[NATIVE] is not None or _has_module("onnxruntime")
     try:
         engine = choose_engine()
     except FlowvecError as error:
-        if not has_native:
+        if is_needed:
             problems.append(str(error))
     else:
-        if missing and not has_native:  # OpenVINO runs without ONNX Runtime
+        if missing and is_needed:  # OpenVINO runs without ONNX Runtime
             problems.append(missing)
     models: list[str] = []
     proofs: list[EngineProof] = []
@@ -199,6 +202,13 @@ def _prove(bundle: Bundle) -> list[EngineProof]:
                 proved, text = False, str(error)
             proofs.append(EngineProof(bundle.manifest.name, provider, compute, proved, text))
     return proofs
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ValueError:  # it is imported, and has no specification
+        return True
 
 
 def _version(name: str) -> str | None:

@@ -333,6 +333,8 @@ def why_not(
         return f"int8 was asked for, but {provider} computes in int8 with AVX-512 only"
     variant = _VARIANT_OF.get((provider, compute))
     if variant is not None and variant not in variants:
+        if variant == "float32-native":
+            return f"{provider} computes static embedders alone in float32: bundles with {variant}"
         return (
             f"{compute} was asked for, but the bundle has no graph of it for {provider}; make one "
             f"with `flowvec export --variants {variant}`"

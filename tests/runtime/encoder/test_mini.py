@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flowvec import Encoder
-from flowvec.engine.providers import CPU, CUDA, OPENVINO
+from flowvec.engine.providers import CPU, CUDA, NATIVE, OPENVINO
 from flowvec.engine.selection import available_providers
 
 GOLDEN = json.loads(
     (Path(__file__).resolve().parents[2] / "data/golden/mini.json").read_text(encoding="utf-8")
 )
-PROVIDERS = (CPU, OPENVINO, CUDA)
+PROVIDERS = (CPU, OPENVINO, NATIVE, CUDA)
 
 
 @pytest.mark.parametrize("compute", ["float32", "auto"])
@@ -28,7 +30,7 @@ def test_every_engine_gives_the_shipped_vectors(provider: str, compute) -> None:
         assert encoder.fingerprint == GOLDEN["fingerprint"]
         vectors = encoder.encode(GOLDEN["texts"])
     cosine = (vectors * expected).sum(1)
-    if compute == "float32" and provider in (CPU, OPENVINO):
+    if compute == "float32" and provider != CUDA:
         np.testing.assert_allclose(vectors, expected, atol=2e-6)
     assert cosine.min() >= 0.999
 
@@ -37,8 +39,33 @@ def test_mini_runs_as_a_model_without_layers() -> None:
     with Encoder.load("mini") as encoder:
         info = encoder.info()
         assert encoder.bundle.manifest.layers == 0
-    if info.tuned is None and CUDA not in available_providers():
-        assert (info.provider, info.compute, info.max_batch_tokens) == (CPU, "float32", 2048)
+    able = available_providers()
+    if info.tuned is None and CUDA not in able:
+        best = NATIVE if NATIVE in able else CPU
+        assert (info.provider, info.compute, info.max_batch_tokens) == (best, "float32", 2048)
+
+
+@pytest.mark.process
+def test_mini_needs_no_other_engine(tmp_path: Path) -> None:
+    if NATIVE not in available_providers():
+        pytest.skip("flowvec's own engine cannot run on this machine")
+    code = """
+import sys
+sys.modules["onnxruntime"] = sys.modules["openvino"] = None
+from flowvec import Collection, Encoder
+from flowvec.cli.doctor import examine
+with (
+    Encoder.load("mini") as encoder,
+    Collection.create(sys.argv[1], encoder=encoder) as collection,
+):
+    collection.add(["a", "b"], ["a cat", "stocks fell"])
+    print(collection.search("an animal", k=1)[0].id, encoder.info().provider)
+report = examine()
+print(report.problems, report.without_onnxruntime[:8], [proof.proved for proof in report.proofs])
+"""
+    arguments = [sys.executable, "-c", code, str(tmp_path / "c")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.stdout == "a FlowvecNative\n[] mini and [True]\n", done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ def status(*running: str) -> dict[str, str | None]:
 
 BOTH = ["int8", "int8-openvino"]
 ALL = [*BOTH, "int8-native"]
+TABLE = ["float32-native"]
 EVERYTHING = status(*PROVIDERS)
 
 
@@ -64,6 +65,12 @@ def test_auto_takes_the_best_that_runs(running: list[str], device: str, expected
         (["avx2", "avx512f"], ALL, {}, (OPENVINO, "float32")),
         (["avx2"], ALL, {}, (NATIVE, "int8")),
         (["avx2"], BOTH, {}, (OPENVINO, "float32")),
+        (["avx2", "amx_int8"], TABLE, {"layers": 0}, (NATIVE, "float32")),
+        (["avx2"], TABLE, {"layers": 0, "provider": "native"}, (NATIVE, "float32")),
+        (["avx2"], TABLE, {"layers": 0, "compute": "float32"}, (NATIVE, "float32")),
+        (["avx2"], TABLE, {"layers": 0, "provider": "cpu"}, (CPU, "float32")),
+        (["avx2"], TABLE, {"layers": 0, "refused": [(NATIVE, "float32")]}, (CPU, "float32")),
+        (["avx2"], [], {"layers": 0}, (CPU, "float32")),
         (["avx2"], ALL, {"compute": "int8"}, (NATIVE, "int8")),
         (["avx2"], ALL, {"provider": "native"}, (NATIVE, "int8")),
     ],
@@ -78,7 +85,7 @@ def test_where_the_native_engine_is_used(
 def test_the_native_engine_is_not_asked_for_what_it_lacks() -> None:
     with pytest.raises(ProviderUnavailableError, match="--variants int8-native"):
         choose(EVERYTHING, BF16, 4, BOTH, provider="native")
-    with pytest.raises(ProviderUnavailableError, match="cannot compute in float32"):
+    with pytest.raises(ProviderUnavailableError, match="static embedders alone in float32"):
         choose(EVERYTHING, BF16, 4, ALL, provider="native", compute="float32")
     assert choose(EVERYTHING, BF16, 4, ALL, provider="native", threads=2).streams == 2
     with pytest.raises(ProviderUnavailableError, match="no engine is proved"):
