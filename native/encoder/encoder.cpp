@@ -173,8 +173,8 @@ void compute(const Encoder& encoder, const Texts& texts, const std::vector<Buffe
     for (int tries = 0; crew->active;) rest(tries++);
 }
 
-// Packs `columns` rows of `inputs` bytes each, padded with zeros.
-Linear packed(Memory& memory, const int8_t* weights, const float* scales,
+// Packs `columns` rows of `inputs` bytes each, padded with zeros, for tiles of `width` columns.
+Linear packed(Memory& memory, size_t width, const int8_t* weights, const float* scales,
               const float* biases, size_t columns, size_t inputs, bool is_shifted) {
     const size_t all = rounded(columns, 64), length = rounded(inputs, 64);
     auto* to = memory.take<int8_t>(all * length);
@@ -183,7 +183,7 @@ Linear packed(Memory& memory, const int8_t* weights, const float* scales,
     auto* zero_sums = memory.take<int32_t>(all);
     std::vector<int8_t> row(length);
     for (size_t column = 0; column < all; column++) {
-        int8_t* panel = to + column / 64 * 64 * length + column % 64 * 4;
+        int8_t* block = to + column / width * width * length + column % width * 4;
         const bool is_there = column < columns;
         std::fill(row.begin(), row.end(), int8_t(0));
         if (is_there) std::memcpy(row.data(), weights + column * inputs, inputs);
@@ -196,7 +196,7 @@ Linear packed(Memory& memory, const int8_t* weights, const float* scales,
             largest = std::max(largest, std::max(positive, positive - a - b));
         }
         if (largest > PAIR) throw ArgumentError("two weights are larger than 16 bits allow");
-        for (size_t i = 0; i < length; i += 4) std::memcpy(panel + i * 64, row.data() + i, 4);
+        for (size_t i = 0; i < length; i += 4) std::memcpy(block + i * width, row.data() + i, 4);
         const float scale = is_there ? scales[column] : 0.0f;
         new_scales[column] = scale;
         new_biases[column] = is_there ? biases[column] : 0.0f;
@@ -398,7 +398,7 @@ FLOWVEC_API int flowvec_encoder_create(const int32_t* sizes, float epsilon,
         const auto linear = [&](size_t columns, size_t inputs, bool is_shifted) {
             const auto* weights = static_cast<const int8_t*>(*tensors++);
             const float *scales = floats(), *biases = floats();
-            return packed(made->memory, weights, scales, biases, columns, inputs,
+            return packed(made->memory, made->set->columns, weights, scales, biases, columns, inputs,
                           is_shifted);
         };
         const size_t hidden = shape.hidden, wide = shape.wide;

@@ -38,7 +38,9 @@ static inline int most(int a, int b) { return a > b ? a : b; }
 // Weights of a product: `columns` outputs of `inputs` numbers each.
 struct Linear {
     int inputs, columns;       // both padded to a multiple of 64
-    const int8_t* weights;     // [columns / 64][inputs / 4][64][4]
+    // [columns / width][inputs / 4][width][4], where width is that of a set's tile: a block of columns
+    // that is computed together is in one piece.
+    const int8_t* weights;
     const float* scales;       // of each column
     const float* biases;       // of each column
     const int32_t* zero_sums;  // of each column: what activations of 0 add to its sum, negated
@@ -186,23 +188,27 @@ class Layers {
             UNROLL
             for (int r = 0; r < R; r++) sums[r][j] = zero;
         }
-        const size_t panel = static_cast<size_t>(column / 64) * 64 * linear.inputs;
-        multiply<R, N>(rows, linear.inputs, linear.weights + panel + column % 64 * 4, 64, 256,
+        const size_t before = static_cast<size_t>(column) * linear.inputs;
+        multiply<R, N>(rows, linear.inputs, linear.weights + before, 64, 64 * N,
                        linear.inputs / 4, sums);
     }
 
-    // `done(row, column, values)` gets 64 columns of each of R rows of a product. Not inlined: where
-    // a function has several tiles, compilers keep their sums in memory.
+    // `done(row, column, values)` gets 64 columns of each of R rows of a product, or, if it is not long,
+    // as many as a tile has. Not inlined: where a function has several tiles, compilers keep their sums
+    // in memory.
     template <int R, class Done>
     NOINLINE static void tile(const uint8_t* rows, const float* scales, const Linear& linear, int row,
                             int column, const Done& done) {
         const uint8_t* first = rows + static_cast<size_t>(row) * linear.inputs;
-        if constexpr (S::BLOCKS == 4 && !Done::IS_LONG) {
-            Ints sums[R][4];
-            sum_up(first, linear, column, sums);
+        if constexpr (!Done::IS_LONG) {
             UNROLL
-            for (int r = 0; r < R; r++)
-                finish(sums[r], scales[row + r], linear, row + r, column, done);
+            for (int block = 0; block < 4; block += S::BLOCKS) {
+                Ints sums[R][S::BLOCKS];
+                sum_up(first, linear, column + 16 * block, sums);
+                UNROLL
+                for (int r = 0; r < R; r++)
+                    finish(sums[r], scales[row + r], linear, row + r, column + 16 * block, done);
+            }
         } else {
             alignas(64) int32_t kept[R][64];
             UNROLL
@@ -225,12 +231,12 @@ class Layers {
         }
     }
 
-    template <class Done>
-    INLINE static void finish(const Ints (&sums)[4], float scale, const Linear& linear, int row,
+    template <int N, class Done>
+    INLINE static void finish(const Ints (&sums)[N], float scale, const Linear& linear, int row,
                               int column, const Done& done) {
-        Floats values[4];
+        Floats values[N];
         UNROLL
-        for (int j = 0; j < 4; j++) {
+        for (int j = 0; j < N; j++) {
             const Floats factor = S::load(linear.scales + column + 16 * j);
             values[j] = S::fma(S::mul(S::to_floats(sums[j]), factor), S::all(scale),
                                S::load(linear.biases + column + 16 * j));
@@ -355,10 +361,11 @@ class Layers {
         float* states;
         int hidden;
 
-        INLINE void operator()(int row, int column, const Floats (&values)[4]) const {
+        template <int N>
+        INLINE void operator()(int row, int column, const Floats (&values)[N]) const {
             float* at = states + static_cast<size_t>(row) * hidden + column;
             UNROLL
-            for (int j = 0; j < 4; j++)
+            for (int j = 0; j < N; j++)
                 S::store(at + 16 * j, S::add(values[j], S::load(at + 16 * j)));
         }
     };
@@ -401,10 +408,11 @@ class Layers {
         int columns;
         const int* text_of;
 
-        INLINE void operator()(int row, int column, const Floats (&values)[4]) const {
+        template <int N>
+        INLINE void operator()(int row, int column, const Floats (&values)[N]) const {
             float* at = words + static_cast<size_t>(text_of[row]) * columns + column;
             UNROLL
-            for (int j = 0; j < 4; j++)
+            for (int j = 0; j < N; j++)
                 S::store(at + 16 * j, S::max(values[j], S::load(at + 16 * j)));
         }
     };
