@@ -288,6 +288,7 @@ def test_the_tail_is_timed_on_any_transform() -> None:
     assert Identity(4).fold()(3) == 3
 
 
+@pytest.mark.peers
 def test_the_compare_command_prints_a_table_and_writes_json(
     flowvec, tmp_path, sts_folder, trained
 ) -> None:

@@ -311,9 +311,9 @@ def test_info_shows_a_bundle(flowvec, tiny_dir) -> None:
     assert "dense(32->16, tanh)" in plain.stdout
     shown = json.loads(flowvec("info", "mini", "--json").stdout)
     assert (shown["kind"], shown["name"]) == ("bundle", "mini")
-    files = {"model.onnx", "tokenizer.json", "references.npz", "int8_ranges.npy"}
+    files = {"model.onnx", "table.native", "tokenizer.json", "references.npz", "int8_ranges.npy"}
     assert set(shown["files"]) == files
-    assert shown["variants"] == []
+    assert shown["variants"] == ["float32-native"]
 
 
 def test_doctor_finds_no_problems_in_this_installation(flowvec) -> None:
