@@ -97,7 +97,8 @@ def _build_hnsw() -> Path:
         os.chdir(before)
 
 
-# Flags of the files of native/encoder that are of x86 processors alone, and of newer ones.
+# Flags of the files of native/encoder that are of one kind of processors alone, and of newer ones.
+ARM_FLAGS = {"set_neon.cpp": ["-march=armv8.2-a+dotprod"]}
 ENCODER_FLAGS = {
     "set_avx2.cpp": ["-mavx2", "-mfma"],
     "set_avx512_vnni.cpp": [
@@ -126,14 +127,16 @@ def _build_encoder() -> Path:
                 if sys.platform == "linux" and not others:
                     linking.append("-Wl,-s")
                 is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+                is_arm = platform.machine().lower() in ("aarch64", "arm64")
+                own = (ENCODER_FLAGS if is_x86 else {}) | (ARM_FLAGS if is_arm else {})
                 objects: list[str] = []
                 for source in sorted((ROOT / "native" / "encoder").glob("*.cpp")):
-                    if source.name in ENCODER_FLAGS and not is_x86:
+                    if source.name in {*ENCODER_FLAGS, *ARM_FLAGS} - own.keys():
                         continue
                     objects += self.compiler.compile(
                         [str(source)],
                         output_dir=folder,
-                        extra_postargs=[*flags, *ENCODER_FLAGS.get(source.name, []), *others],
+                        extra_postargs=[*flags, *own.get(source.name, []), *others],
                     )
                 self.compiler.link_shared_object(
                     objects, str(made), extra_postargs=[*linking, *others], target_lang="c++"

@@ -145,7 +145,7 @@ def export(
         variants: other forms of the model: `int8-native` for flowvec's own engine (the fastest on
             processors without AMX), `int8-openvino`, `int8` for ONNX Runtime, `float16` for GPUs.
             None is `int8-native` if this engine computes the model, of up to MiniLM-L12's size,
-            and the variant is close enough to float32.
+            and the variant is close enough to float32; `float32-native` for static embedders.
         calibration: texts like those that will be encoded. They are used to measure each
             dimension's range for 8-bit vectors, and to compare variants. None is the English
             sentences of the demo; an empty list leaves the ranges out.

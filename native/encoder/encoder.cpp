@@ -11,6 +11,11 @@
 #include <thread>
 #include <vector>
 
+#if defined(__linux__) && defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include "../interface.h"
 #include "sets.h"
 
@@ -94,6 +99,7 @@ struct Workspace {
             b.packed_keys = memory.take<int8_t>(room * shape.head());
             b.packed_values = memory.take<int8_t>(room * shape.head());
             b.key_sums = memory.take<int32_t>(room);
+            b.value_sums = memory.take<int32_t>(64);
             b.key_factors = memory.take<float>(room);
             b.value_factors = memory.take<float>(room);
             b.masks = memory.take<float>(room);
@@ -141,6 +147,8 @@ void rest(int tries) {
     if (tries >= patience) std::this_thread::yield();
 #if defined(__x86_64__)
     else __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    else asm volatile("yield");
 #endif
 }
 
@@ -173,10 +181,10 @@ void compute(const Encoder& encoder, const Texts& texts, const std::vector<Buffe
     for (int tries = 0; crew->active;) rest(tries++);
 }
 
-// Packs `columns` rows of `inputs` bytes each, padded with zeros, for tiles of `width` columns.
-Linear packed(Memory& memory, size_t width, const int8_t* weights, const float* scales,
+// Packs `columns` rows of `inputs` bytes each, padded with zeros, for the tiles of a set.
+Linear packed(Memory& memory, const Set& set, const int8_t* weights, const float* scales,
               const float* biases, size_t columns, size_t inputs, bool is_shifted) {
-    const size_t all = rounded(columns, 64), length = rounded(inputs, 64);
+    const size_t width = set.columns, all = rounded(columns, 64), length = rounded(inputs, 64);
     auto* to = memory.take<int8_t>(all * length);
     auto* new_scales = memory.take<float>(all);
     auto* new_biases = memory.take<float>(all);
@@ -201,7 +209,7 @@ Linear packed(Memory& memory, size_t width, const int8_t* weights, const float* 
         new_scales[column] = scale;
         new_biases[column] = is_there ? biases[column] : 0.0f;
         // Activations have a zero point, or a constant was added before they were rounded.
-        zero_sums[column] = is_shifted ? 0 : -ZERO * sum;
+        zero_sums[column] = (set.offset - (is_shifted ? 0 : ZERO)) * sum;
         if (is_shifted) new_biases[column] -= GELU_SHIFT * scale * static_cast<float>(sum);
     }
     return {static_cast<int>(length), static_cast<int>(all), to, new_scales, new_biases, zero_sums};
@@ -339,6 +347,10 @@ const Choice SETS[] = {
          return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
      }},
+#elif defined(__linux__) && defined(__aarch64__)
+    {&NEON, []() -> bool { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }},
+#elif defined(__APPLE__) && defined(__aarch64__)
+    {&NEON, [] { return true; }},
 #endif
 };
 
@@ -398,7 +410,7 @@ FLOWVEC_API int flowvec_encoder_create(const int32_t* sizes, float epsilon,
         const auto linear = [&](size_t columns, size_t inputs, bool is_shifted) {
             const auto* weights = static_cast<const int8_t*>(*tensors++);
             const float *scales = floats(), *biases = floats();
-            return packed(made->memory, made->set->columns, weights, scales, biases, columns, inputs,
+            return packed(made->memory, *made->set, weights, scales, biases, columns, inputs,
                           is_shifted);
         };
         const size_t hidden = shape.hidden, wide = shape.wide;

@@ -29,6 +29,8 @@ struct Scalar {
     static constexpr const char* NAME = "scalar";
     // A tile of a product: rows of activations, and blocks of 16 columns.
     static constexpr int ROWS = 4, BLOCKS = 2;
+    // What `four` takes off each activation. The sums of a product begin with what that takes off them.
+    static constexpr int OFFSET = 0;
 
     struct Floats {
         float lane[16];

@@ -146,7 +146,7 @@ struct Avx2 : Products {
 // Sums of two products in 16 bits: see PAIR in layers.h.
 struct Pairs {
     static constexpr const char* NAME = "avx2";
-    static constexpr int ROWS = 5, BLOCKS = 1;
+    static constexpr int ROWS = 5, BLOCKS = 1, OFFSET = 0;
 
     INLINE static void add_products(__m256i& sum, __m256i a, __m256i b) {
         const __m256i pairs = _mm256_maddubs_epi16(a, b);

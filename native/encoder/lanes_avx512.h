@@ -11,7 +11,7 @@ namespace flowvec {
 
 struct Avx512Vnni {
     static constexpr const char* NAME = "avx512_vnni";
-    static constexpr int ROWS = 6, BLOCKS = 4;
+    static constexpr int ROWS = 6, BLOCKS = 4, OFFSET = 0;
 
     using Floats = __m512;
     using Ints = __m512i;

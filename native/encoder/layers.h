@@ -43,7 +43,8 @@ struct Linear {
     const int8_t* weights;
     const float* scales;       // of each column
     const float* biases;       // of each column
-    const int32_t* zero_sums;  // of each column: what activations of 0 add to its sum, negated
+    // Of each column: what activations of 0 add to its sum, negated, and what a set takes off it.
+    const int32_t* zero_sums;
 };
 
 struct Norm {
@@ -147,7 +148,7 @@ struct Buffers {
     float* wide_scales;       // [SUBGROUP]
     // For one head of one text; there is room for its tokens, rounded up to 64.
     int8_t *packed_keys, *packed_values;
-    int32_t* key_sums;
+    int32_t *key_sums, *value_sums;
     float *key_factors, *value_factors, *masks;
     float* weights;  // [rows of a tile][tokens]
     uint8_t* weights_quantized;
@@ -193,9 +194,9 @@ class Layers {
                        linear.inputs / 4, sums);
     }
 
-    // `done(row, column, values)` gets 64 columns of each of R rows of a product, or, if it is not long,
-    // as many as a tile has. Not inlined: where a function has several tiles, compilers keep their sums
-    // in memory.
+    // `done(row, column, values)` gets values of each of R rows of a product: 64 columns if `IS_LONG`, or
+    // else as many as a tile has. Not inlined: where a function has several tiles, compilers keep their
+    // sums in memory.
     template <int R, class Done>
     NOINLINE static void tile(const uint8_t* rows, const float* scales, const Linear& linear, int row,
                             int column, const Done& done) {
@@ -446,8 +447,15 @@ class Layers {
             } else {
                 for (int i = 0; i < size; i += 4) std::memset(to + 16 * i, 0, 4);
             }
-            b.key_sums[token] = -ZERO * sum;
+            b.key_sums[token] = (S::OFFSET - ZERO) * sum;
         }
+        if constexpr (S::OFFSET != 0)
+            for (int i = 0; i < size; i++) {
+                int32_t sum = 0;
+                for (int token = 0; token < length; token++)
+                    sum += values[static_cast<size_t>(token) * shape.hidden + i];
+                b.value_sums[i] = S::OFFSET * sum;
+            }
         static const int8_t zeros[64] = {};
         for (int group = 0; group < groups; group++) {
             const int8_t* rows[4];
@@ -539,7 +547,8 @@ class Layers {
         UNROLL
         for (int r = 0; r < R; r++) {
             UNROLL
-            for (int j = 0; j < N; j++) sums[r][j] = S::no_sum();
+            for (int j = 0; j < N; j++)
+                sums[r][j] = S::OFFSET ? S::load(b.value_sums + 16 * (block + j)) : S::no_sum();
         }
         multiply<R, N>(b.weights_quantized, head.padded,
                        b.packed_values + static_cast<size_t>(block) * groups * 64,

@@ -9,6 +9,7 @@ namespace flowvec {
 struct Set {
     const char* name;
     int rows, columns;  // of a tile
+    int offset;         // of activations: `OFFSET` of lanes.h
     void (*encode)(const Model&, const Texts&, const Buffers&, Share);
     void (*vectors)(const Model&, const Texts&, bool of_tokens, const Buffers&, float* to);
     void (*means)(const Table&, const Tail&, const Texts&, float* row, float* memory, float* to);
@@ -16,9 +17,10 @@ struct Set {
 
 template <class S>
 constexpr Set set_of() {
-    return {S::NAME, S::ROWS, 16 * S::BLOCKS, Layers<S>::encode, Layers<S>::vectors, Tables<S>::vectors};
+    return {S::NAME,           S::ROWS,            16 * S::BLOCKS,    S::OFFSET,
+            Layers<S>::encode, Layers<S>::vectors, Tables<S>::vectors};
 }
 
-extern const Set SCALAR, AVX2, AVX512_VNNI;
+extern const Set SCALAR, AVX2, AVX512_VNNI, NEON;
 
 }  // namespace flowvec

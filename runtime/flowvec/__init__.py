@@ -185,7 +185,7 @@ if not TYPE_CHECKING:  # to a type checker, a name that does not exist is an err
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_MODULES})
+        return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 # On import, so that it also applies to code that imports onnxruntime after flowvec.

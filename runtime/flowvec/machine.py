@@ -32,7 +32,7 @@ _FEATURES = (
     "amx_fp16",
 )
 # What ARM calls its flags, and what they are called here.
-_ARM_FEATURES = {"bf16": "arm_bf16"}
+_ARM_FEATURES = {"asimddp": "arm_dotprod", "bf16": "arm_bf16"}
 # Prefixes of the flags that each limit on oneDNN (used by OpenVINO and torch) turns off.
 _BFLOAT16 = ("avx512_bf16", "amx_")
 _ISA_LIMITS: dict[str, tuple[str, ...]] = {

@@ -91,8 +91,8 @@ def export(
         str | None,
         typer.Option(
             help="More forms of the model, joined by commas: int8-native, int8-openvino and int8 "
-            "for CPUs, float16 for GPUs; or none. Default: int8-native if flowvec's own engine "
-            "computes the model."
+            "for CPUs, float16 for GPUs, float32-native for static embedders; or none. Default: "
+            "int8-native or float32-native, if flowvec's own engine computes the model."
         ),
     ] = None,
     calibration: Annotated[

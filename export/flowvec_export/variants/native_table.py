@@ -76,15 +76,15 @@ def check_table(proto: onnx.ModelProto, manifest: Manifest) -> tuple[_Mean, Tail
     Raises:
         ExportError: the native engine does not compute this model.
     """
-    if manifest.kind != "embedder" or manifest.layers != 0:
-        raise ExportError("a table of the native engine is made of a static embedder")
+    if manifest.kind != "embedder" or manifest.layers != 0 or manifest.source == "onnx":
+        raise ExportError("only a static embedder that is not given as ONNX has this variant")
     graph = Graph(proto)
     tail = Tail()
     name = proto.graph.output[0].name
     if (vector := graph.before_normalization(name)) is not None:
         name, tail.is_normalized = vector, True
     source = next((made for made in graph.between(name) if _is_mean(graph, made)), None)
-    if source is None:
+    if source is None or graph.sources(name) != {source}:
         raise _refused()
     reader = _Reader(graph)
     mean = reader.of_backbone(source) or reader.of_table(source)
@@ -108,7 +108,7 @@ def _refused() -> ExportError:
 def _is_mean(graph: Graph, name: str) -> bool:
     node = graph.makers[name]
     divisor = graph.makers.get(node.input[1]) if node.op_type == "Div" else None
-    count = None if divisor is None else graph.makers.get(divisor.input[0])
+    count = graph.makers.get(divisor.input[0]) if divisor is not None and divisor.input else None
     return count is not None and count.op_type == "ReduceSum"
 
 
@@ -175,7 +175,7 @@ class _Reader:
         """What is divided, what it is divided by, and the least that this is taken for."""
         total, divisor = self._inputs(name, "Div")
         count, *least = self._inputs(divisor, limit)
-        value = self._graph.constant(least[0]) if least and least[0] else None
+        value = self._graph.constant(least[0]) if len(least) == 1 else None
         return total, count, None if value is None else float(value)
 
     def _rows(self, name: str) -> dict[str, str] | None:
@@ -208,6 +208,6 @@ def _stored(tensor: onnx.TensorProto, content: bytes) -> Stored:
     kinds = [kind for kind, type_ in GRAPH_TYPES.items() if type_ == values.dtype]
     raw = np.ascontiguousarray(values).tobytes()
     offset = content.find(raw)  # equal bytes at another place are as good
-    if not kinds or offset < 0:
+    if not kinds or offset < 0 or not np.isfinite(values).all():
         raise _refused()
     return Stored(kinds[0], tuple(values.shape), offset)

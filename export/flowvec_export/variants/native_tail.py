@@ -120,7 +120,7 @@ class Graph:
         return self._sources[name]
 
     def between(self, name: str) -> Iterator[str]:
-        """A tensor, and those that steps compute it from, until one is made otherwise."""
+        """A tensor, and those that it is computed from, through operators that are steps."""
         names, seen = [name], set[str]()
         while names:
             name = names.pop()
@@ -239,9 +239,11 @@ class _Walk:
                 other = self.number(name)
                 length = self._lengths[number] + self._lengths[other]
                 number = self._add("join", number, other, length=length)
-        else:
+        elif kind in ("Slice", "Split"):
             self._parts(node, attributes)
             return
+        else:
+            raise _refused(f"the operator {kind}")
         self._numbers[node.output[0]] = number
 
     def _product(self, node: onnx.NodeProto, attributes: dict[str, Any]) -> int:

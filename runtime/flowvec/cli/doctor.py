@@ -80,7 +80,8 @@ class Report:
         proofs: for each engine that can run here, whether it is proved.
         problems: what should be repaired, and how.
         without_openvino: what this machine lacks because OpenVINO cannot run; None if it can.
-        without_onnxruntime: what runs, and why ONNX Runtime does not; None if it does.
+        without_onnxruntime: why ONNX Runtime does not run, where flowvec's own engine runs some
+            models without it; None otherwise.
     """
 
     flowvec: str
@@ -164,8 +165,7 @@ def examine(bundle: str | None = None, *, shipped: Collection[str] | None = None
         proofs=proofs,
         problems=problems,
         without_openvino=None if providers[OPENVINO] is None else without_openvino(cpu_features()),
-        without_onnxruntime=missing
-        and f"mini and bundles with int8-native or float32-native run; for others, {missing}",
+        without_onnxruntime=missing if providers[NATIVE] is None else None,
     )
 
 
@@ -254,9 +254,13 @@ def doctor(
         typer.echo(f"models that ship: {', '.join(report.models) or 'none'}")
         for proof in report.proofs:
             typer.echo(f"{proof.model} on {proof.provider} in {proof.compute}: {proof.text}")
-        for text in (report.without_onnxruntime, report.without_openvino):
-            if text is not None:
-                typer.echo(f"NOTE: {text}")
+        if report.without_onnxruntime is not None:
+            typer.echo(
+                "NOTE: without ONNX Runtime, mini and bundles with int8-native or float32-native "
+                f"run: {report.without_onnxruntime}"
+            )
+        if report.without_openvino is not None:
+            typer.echo(f"NOTE: {report.without_openvino}")
         for problem in report.problems:
             typer.echo(f"PROBLEM: {problem}")
         if not report.problems:

@@ -20,6 +20,7 @@ from flowvec.errors import (
     FingerprintMismatchError,
     InputTypeError,
     InputValueError,
+    MissingDependencyError,
     ProviderUnavailableError,
 )
 from flowvec.sparse.encoder import SparseEncoder
@@ -199,7 +200,7 @@ def matching_encoder(settings: CollectionSettings, encoder: Encoder) -> Encoder:
     ):
         try:
             same = encoder.with_compute(recorded)
-        except ProviderUnavailableError as error:
+        except (ProviderUnavailableError, MissingDependencyError) as error:
             logger.debug("%s", error)
         else:
             logger.info(

@@ -144,7 +144,7 @@ class Pipeline:
         if not self._is_elastic or engine.streams == 1:
             return ElasticSession(session)
         all_cores = replace(engine, streams=1, threads=engine.streams * engine.threads)
-        if isinstance(session, NativeSession):
+        if isinstance(session, NativeSession) and engine.compute == "int8":  # not a table
             return ElasticSession(session, all_cores=session.beside(all_cores))
         if not isinstance(session, OpenVinoSession):
             return ElasticSession(session)

@@ -1,4 +1,4 @@
-"""flowvec's own engine: the weights of `model.native`, computed without padding."""
+"""flowvec's own engine: layers in 8 bits and static embedders, computed without padding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def native_status() -> str | None:
         found = instruction_set(cpu_features())
     except MissingDependencyError as error:
         return str(error)
-    return None if found else "the native engine needs a processor with AVX2"
+    return None if found else "the native engine needs AVX2, or the dot products of ARM"
 
 
 class NativeSession:

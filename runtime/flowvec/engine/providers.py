@@ -212,12 +212,12 @@ def choose(
         able = sorted(able, key=lambda name: (name != NATIVE, name != CPU))
     if compute == "auto":
         # The fastest compute type of each provider; if all of those are refused, float32 of each.
-        kind = native_compute(variants)
+        kind = native_compute(variants, layers)
         if able == [NATIVE] and (reason := why_not(NATIVE, features, variants, kind)):
             raise ProviderUnavailableError(reason)
         if provider is None and not is_native_best(features, variants):
             able = [name for name in able if name != NATIVE] or able
-        pairs = [(name, _default_compute(name, features, variants)) for name in able]
+        pairs = [(name, _default_compute(name, features, variants, kind)) for name in able]
         pairs += [(name, "float32") for name in able if name != NATIVE]
     else:
         # The best provider that supports the compute type; if none does, the reason of one that
@@ -285,7 +285,7 @@ def _is_x86_without_avx512(features: Collection[str]) -> bool:
 def is_native_best(features: Collection[str], variants: Sequence[str]) -> bool:
     """Whether the native engine is the fastest choice for a bundle.
 
-    Weights in 8 bits were kept only because they cost little. OpenVINO was not compared on
+    An export keeps a variant in 8 bits only if it costs little. OpenVINO was not compared on
     processors with AMX, or with AVX-512 and no VNNI.
     """
     if _VARIANT_OF[NATIVE, "int8"] not in variants:
@@ -294,19 +294,21 @@ def is_native_best(features: Collection[str], variants: Sequence[str]) -> bool:
     return is_faster and "amx_int8" not in features
 
 
-def native_compute(variants: Sequence[str]) -> str:
+def native_compute(variants: Sequence[str], layers: int | None) -> str:
     """The native engine's compute type for a bundle: float32 for the table of a static embedder."""
-    is_table = _VARIANT_OF[NATIVE, "float32"] in variants
+    is_table = layers == 0 or _VARIANT_OF[NATIVE, "float32"] in variants
     return "float32" if is_table else "int8"
 
 
-def _default_compute(provider: str, features: Collection[str], variants: Sequence[str]) -> str:
+def _default_compute(
+    provider: str, features: Collection[str], variants: Sequence[str], native: str
+) -> str:
     """The fastest compute type with almost no loss."""
     for compute in _FAST_COMPUTES.get(provider, ()):
         if _has_features(provider, compute, features):
             return compute
     if provider == NATIVE:
-        return native_compute(variants)
+        return native
     is_gpu = PROVIDERS[provider] == "cuda"
     return "float16" if is_gpu and "float16" in variants else "float32"
 
@@ -334,7 +336,10 @@ def why_not(
     variant = _VARIANT_OF.get((provider, compute))
     if variant is not None and variant not in variants:
         if variant == "float32-native":
-            return f"{provider} computes static embedders alone in float32: bundles with {variant}"
+            return (
+                f"{provider} computes only static embedders in float32, and this bundle has no "
+                f"{variant}; for a static embedder, `flowvec export` makes it"
+            )
         return (
             f"{compute} was asked for, but the bundle has no graph of it for {provider}; make one "
             f"with `flowvec export --variants {variant}`"

@@ -107,7 +107,8 @@ def choose_engine(
         MissingDependencyError: ONNX Runtime is not installed, and nothing else was asked for.
     """
     features = cpu_features()
-    if _is_native_chosen(provider, compute, device, features, variants, refused):
+    kind = native_compute(variants, layers)
+    if _is_native_chosen(provider, compute, device, features, variants, refused, kind):
         status = {**dict.fromkeys(PROVIDERS, "it was not looked for"), NATIVE: None}
     else:
         status = provider_status()
@@ -126,7 +127,8 @@ def choose_engine(
             refused=refused,
         )
     except ProviderUnavailableError as error:
-        if provider is None and status[CPU] is not None:  # nothing is installed at all
+        # Nothing is installed at all; what is refused was installed.
+        if provider is None and status[CPU] is not None and not refused:
             raise MissingDependencyError(status[CPU]) from None
         if limit := isa_limit():
             raise ProviderUnavailableError(
@@ -142,6 +144,7 @@ def _is_native_chosen(
     features: Collection[str],
     variants: Sequence[str],
     refused: Collection[tuple[str, str]],
+    kind: str,
 ) -> bool:
     """Whether the native engine is chosen whatever others can do.
 
@@ -151,7 +154,6 @@ def _is_native_chosen(
         is_asked = provider == NATIVE or SHORT_NAMES.get(provider.lower()) == (NATIVE,)
     else:
         is_asked = device == "cpu" or (device == "auto" and why_no_gpu() is not None)
-    kind = native_compute(variants)
     if not is_asked or native_status() or (NATIVE, kind) in refused:
         return False
     has_variant = why_not(NATIVE, features, variants, kind) is None

@@ -51,8 +51,8 @@ class Contents:
         length = int.from_bytes(data[:8], "little")
         if len(data) < 8 or not 2 <= length <= min(_MAX_HEADER_BYTES, len(data) - 8):
             raise ValueError("its header has an impossible length")
-        self.header: dict[str, Any] = json.loads(data[8 : 8 + length].decode())
-        self.facts: dict[str, Any] = json.loads(self.header.pop("__metadata__")["flowvec"])
+        self.header = _object(data[8 : 8 + length].decode())
+        self.facts = _object(self.header.pop("__metadata__")["flowvec"])
         self._data, self._start = data, 8 + length
 
     def tensors(self, expected: Shapes) -> dict[str, Tensor]:
@@ -78,6 +78,13 @@ class Contents:
         if self.header.keys() != expected.keys() or self._start + end != len(self._data):
             raise ValueError("it has more than its tensors")
         return tensors
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is not a JSON object")
+    return value
 
 
 def mapped(path: Path) -> mmap.mmap:

@@ -30,7 +30,7 @@ LIBRARY = {"win32": "_encoder.dll", "darwin": "_encoder.dylib"}.get(sys.platform
 _VERSION = 3  # of the interface in native/encoder/encoder.cpp
 _NO_MEMORY = 4
 # Best first. The scalar set is what these are compared with, and slower than any other engine.
-_FAST_SETS = ("avx512_vnni", "avx2")
+_FAST_SETS = ("avx512_vnni", "avx2", "arm_dotprod")
 
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "create": (c_void_p, c_float, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
@@ -226,7 +226,7 @@ class NativeEncoder:
 
 
 class _Texts(ctypes.Structure):
-    """`Texts` of native/encoder/layers.h."""
+    """`Texts` of native/encoder/texts.h."""
 
     _fields_ = (
         ("ids", c_void_p),

@@ -11,7 +11,12 @@ from flowvec import Collection, Encoder
 from flowvec.bulk import encode_files
 from flowvec.engine.providers import OPENVINO, has_bfloat16
 from flowvec.engine.selection import available_providers
-from flowvec.errors import ClosedError, ProviderUnavailableError
+from flowvec.errors import (
+    ClosedError,
+    FlowvecError,
+    MissingDependencyError,
+    ProviderUnavailableError,
+)
 from flowvec.machine import cpu_features
 
 
@@ -64,13 +69,15 @@ def test_a_named_compute_type_is_used_with_a_warning(
     assert "was made in float32 and is now used in bfloat16" in caplog.text
 
 
+@pytest.mark.parametrize("error", [ProviderUnavailableError, MissingDependencyError])
 def test_a_recorded_compute_type_that_cannot_run_is_warned_about(
     made_in_float32: Path,
     tiny_dir: Path,
     caplog: pytest.LogCaptureFixture,
+    error: type[FlowvecError],
 ) -> None:
     def cannot(compute: str) -> Encoder:
-        raise ProviderUnavailableError(compute)
+        raise error(compute)
 
     with Encoder.load(tiny_dir) as encoder:
         encoder.with_compute = cannot

@@ -61,11 +61,12 @@ with (
     collection.add(["a", "b"], ["a cat", "stocks fell"])
     print(collection.search("an animal", k=1)[0].id, encoder.info().provider)
 report = examine()
-print(report.problems, report.without_onnxruntime[:8], [proof.proved for proof in report.proofs])
+print(report.problems, [proof.proved for proof in report.proofs])
+print(report.without_onnxruntime)
 """
     arguments = [sys.executable, "-c", code, str(tmp_path / "c")]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    assert done.stdout == "a FlowvecNative\n[] mini and [True]\n", done.stderr
+    assert done.stdout.startswith("a FlowvecNative\n[] [True]\nflowvec needs ONNX"), done.stderr
 
 
 @pytest.fixture(scope="module")

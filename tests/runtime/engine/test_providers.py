@@ -85,8 +85,10 @@ def test_where_the_native_engine_is_used(
 def test_the_native_engine_is_not_asked_for_what_it_lacks() -> None:
     with pytest.raises(ProviderUnavailableError, match="--variants int8-native"):
         choose(EVERYTHING, BF16, 4, BOTH, provider="native")
-    with pytest.raises(ProviderUnavailableError, match="static embedders alone in float32"):
+    with pytest.raises(ProviderUnavailableError, match="only static embedders in float32"):
         choose(EVERYTHING, BF16, 4, ALL, provider="native", compute="float32")
+    with pytest.raises(ProviderUnavailableError, match="no float32-native"):
+        choose(EVERYTHING, BF16, 4, [], provider="native", layers=0)
     assert choose(EVERYTHING, BF16, 4, ALL, provider="native", threads=2).streams == 2
     with pytest.raises(ProviderUnavailableError, match="no engine is proved"):
         choose(EVERYTHING, BF16, 4, ALL, provider="native", refused=[(NATIVE, "int8")])

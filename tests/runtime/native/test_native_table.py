@@ -181,6 +181,7 @@ WRONG: list[dict[str, Any]] = [
     {"format": 2},
     {"graph": {}},
     {"graph": []},
+    {"graph": {"rows": 7}},
     {"least": -1.0},
     {"least": "1"},
     {"epsilon": 2.0},

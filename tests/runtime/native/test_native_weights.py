@@ -154,7 +154,8 @@ def test_a_smoothing_of_0_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"x", b"\0" * 8, b"\xff" * 64, b"{}" * 9, b"\2" + b"\0" * 7]
+    "content",
+    [b"", b"x", b"\0" * 8, b"\xff" * 64, b"{}" * 9, b"\2" + b"\0" * 7, b"\2" + b"\0" * 7 + b"12"],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.native").write_bytes(content)
