@@ -139,10 +139,9 @@ class LoadedModel:
             provider: `cpu`, `openvino`, `native`, `cuda`, `tensorrt` or a full name. None is the
                 best that can run (see `flowvec.engine.selection.choose_engine`).
             compute: `float32`; `bfloat16` on OpenVINO; if the bundle has the variant, `float16` on
-                a GPU and `int8` on the other providers. `auto` is int8 if the native engine is
-                chosen for a model with layers, bfloat16 if provider and processor support it,
-                float16 on a GPU, else float32. Without a provider, the best one that supports the
-                type is used.
+                a GPU and `int8` on the other providers. `auto` is int8 for layers on the native
+                engine, bfloat16 if provider and processor support it, float16 on a GPU, else
+                float32. Without a provider, the best one that supports the type is used.
             streams: batches that are computed at the same time. None is what `flowvec tune` found,
                 else as many as the available cores allow.
             threads: cores that compute one batch. None is what `flowvec tune` found (if streams is
