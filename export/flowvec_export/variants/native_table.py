@@ -25,6 +25,15 @@ __all__ = ["check_table", "table_weights"]
 
 _IDS, _MASK = INPUTS[:2]
 _LANES = 16
+# Attributes with which an operator is what it is taken for; ONNX's own defaults agree.
+_ATTRIBUTES = {
+    ("Gather", "axis"): 0,
+    ("GatherND", "batch_dims"): 0,
+    ("LayerNormalization", "axis"): -1,
+}
+# Constants that an operator must have, by their places among its inputs: sums are over a text's
+# tokens, and positions begin with the first.
+_CONSTANTS = {"ReduceSum": {1: 1}, "Slice": {1: 0, 3: 0, 4: 1}}
 _MAX_WIDTH = 1 << 14
 
 
@@ -76,8 +85,8 @@ def check_table(proto: onnx.ModelProto, manifest: Manifest) -> tuple[_Mean, Tail
     Raises:
         ExportError: the native engine does not compute this model.
     """
-    if manifest.kind != "embedder" or manifest.layers != 0 or manifest.source == "onnx":
-        raise ExportError("only a static embedder that is not given as ONNX has this variant")
+    if manifest.kind != "embedder" or manifest.layers != 0:
+        raise ExportError("only a static embedder has this variant")
     graph = Graph(proto)
     tail = Tail()
     name = proto.graph.output[0].name
@@ -152,23 +161,22 @@ class _Reader:
         is_weighted = bool(of_words)
         if not self._is_mask(self._inputs(mask if is_weighted else weights, "Unsqueeze")[0]):
             return None
-        norm = self._graph.makers.get(rows)
-        if norm is None or norm.op_type != "LayerNormalization" or len(norm.input) != 3:
+        given = self._inputs(rows, "LayerNormalization")
+        if len(given) != 3:
             return None
-        parts = self._inputs(norm.input[0], "Add")
+        parts = self._inputs(given[0], "Add")
         names = self._rows(parts[0])
         positions = self._graph.same(self._inputs(parts[-1], "Slice")[0])
         if names is None or not positions:
             return None
-        names |= {
-            "positions": positions, "norm.weight": norm.input[1], "norm.bias": norm.input[2]
-        }  # fmt: skip
+        names |= {"positions": positions, "norm.weight": given[1], "norm.bias": given[2]}
         if is_weighted:
             given = self._inputs(self._inputs(of_words, "Unsqueeze")[0], "GatherND")
             if self._inputs(given[-1], "Unsqueeze")[0] != _IDS:
                 return None
             names["weights"] = given[0]
-        epsilon = next((a.f for a in norm.attribute if a.name == "epsilon"), 1e-5)
+        attributes = self._graph.makers[rows].attribute
+        epsilon = next((a.f for a in attributes if a.name == "epsilon"), 1e-5)
         return _Mean(names, is_weighted=True, least=least, epsilon=float(epsilon))
 
     def _division(self, name: str, limit: str) -> tuple[str, str, float | None]:
@@ -199,7 +207,16 @@ class _Reader:
     def _inputs(self, name: str, operation: str) -> list[str]:
         """What a node of this operation takes; an empty name if another one makes the tensor."""
         node = self._graph.makers.get(name)
-        return list(node.input) if node is not None and node.op_type == operation else [""]
+        if node is None or node.op_type != operation:
+            return [""]
+        for attribute in node.attribute:
+            if attribute.i != _ATTRIBUTES.get((operation, attribute.name), attribute.i):
+                return [""]
+        for place, wanted in _CONSTANTS.get(operation, {}).items():
+            value = self._graph.constant(node.input[place]) if place < len(node.input) else None
+            if value is None or value.ravel().tolist() != [wanted]:
+                return [""]
+        return list(node.input)
 
 
 def _stored(tensor: onnx.TensorProto, content: bytes) -> Stored:

@@ -259,7 +259,7 @@ def doctor(
                 "NOTE: without ONNX Runtime, mini and bundles with int8-native or float32-native "
                 f"run: {report.without_onnxruntime}"
             )
-        if report.without_openvino is not None:
+        elif report.without_openvino is not None:
             typer.echo(f"NOTE: {report.without_openvino}")
         for problem in report.problems:
             typer.echo(f"PROBLEM: {problem}")
