@@ -52,7 +52,7 @@ def test_modernbert_pools_as_its_configuration_says(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores, scores_of(source, pairs), rtol=0, atol=2e-5)
 
 
-@pytest.mark.exports(but=1)
+@pytest.mark.exports
 @pytest.mark.parametrize("labels", [2, 3])
 def test_several_labels(labels: int, tmp_path: Path) -> None:
     source = make_cross_encoder(tmp_path / "source", "bert", labels)

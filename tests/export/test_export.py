@@ -47,7 +47,7 @@ def test_a_bundle_gives_transformers_vectors(checkpoint, tmp_path, architecture,
     assert parity.min_cosine >= 0.99999
 
 
-@pytest.mark.exports(but=2)
+@pytest.mark.exports(but=1)
 @pytest.mark.parity
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_ids_are_transformers(checkpoint, tmp_path, architecture) -> None:

@@ -45,7 +45,7 @@ def made(checkpoint: Any, architecture: str) -> Path:
     return folder
 
 
-@pytest.mark.exports(but=1)
+@pytest.mark.exports
 @pytest.mark.parity
 @pytest.mark.parametrize("architecture", ENCODERS)
 def test_a_bundle_gives_transformers_vectors(checkpoint, tmp_path, architecture) -> None:

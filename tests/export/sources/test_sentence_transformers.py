@@ -305,6 +305,7 @@ def test_a_length_given_for_the_tokenizer_counts(checkpoint, tmp_path, key) -> N
     assert export(folder, tmp_path / "bundle").manifest.max_length == 7
 
 
+@pytest.mark.exports
 def test_dropout_modules_are_ignored(checkpoint, tmp_path) -> None:
     folder = write_old_form(tmp_path / "old", checkpoint("bert"))
     plain = export(folder, tmp_path / "plain")

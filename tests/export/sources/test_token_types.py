@@ -68,7 +68,7 @@ def test_the_two_kinds_differ(tmp_path: Path) -> None:
     assert np.abs(scores[0] - scores[1]).max() > 0.01
 
 
-@pytest.mark.exports(but=1)
+@pytest.mark.exports
 @pytest.mark.parametrize("form", ["checkpoint", "graph"])
 @pytest.mark.parametrize("name", [None, "PreTrainedTokenizerFast", "BertTokenizerFast"])
 def test_a_tokenizer_without_names_of_inputs(name: str | None, form: str, tmp_path: Path) -> None:

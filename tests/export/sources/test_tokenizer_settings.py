@@ -229,6 +229,7 @@ def test_a_graphs_bundle_reads_texts_as_transformers_does(tmp_path: Path) -> Non
         assert lower.tokenize(["The CAT"]).ids == lower.tokenize(["the cat"]).ids
 
 
+@pytest.mark.exports
 def test_a_cross_encoders_graph_reads_pairs_as_transformers_does(tmp_path: Path) -> None:
     source = make_cross_encoder(tmp_path / "source", "bert")
     folder = as_optimum_exports(source, tmp_path / "optimum")
