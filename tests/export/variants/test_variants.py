@@ -33,8 +33,8 @@ from flowvec_export.variants.gptq import round_matrix
 from tests.drawing import examples
 from tests.export.conftest import CORPUS, LAYERS
 
-# The native engine does not compute the Dense layer of these models: see test_native.py.
-KINDS = [kind for kind in variants.KINDS if kind != "int8-native"]
+# The native engine's are in test_native.py and test_native_table.py.
+KINDS = [kind for kind in variants.KINDS if not kind.endswith("-native")]
 TRAINED_LAYERS = 2
 # A third of the default calibration texts, and a few where the number does not matter.
 SENTENCES = [s for p in load_passages() for s in split_sentences(p.text)][::3]
