@@ -410,7 +410,7 @@ def test_demo_shows_neighbours(flowvec) -> None:
             "torch",
             "[cpu,export,bench]",
         ),
-        (["encode", "mini", "-", "-o", "o.npy"], "onnxruntime openvino", "[cpu]"),
+        (["encode", "mini", "-", "-o", "o.npy", "--provider", "cpu"], "onnxruntime", "[cpu]"),
         (["bench", "peers", "x", "--corpus", "y"], "onnxscript", "[cpu,export,bench]"),
     ],
 )
