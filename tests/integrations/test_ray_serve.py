@@ -49,10 +49,8 @@ def _free_port() -> int:
 def url() -> Iterator[str]:
     """The example, which gets a second replica as soon as the first is busy."""
     # On a slow machine Ray ends a proxy that is not ready after 5 seconds, and then the test.
-    slow = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
-    runtime = {"env_vars": slow}
-    os.environ.update(slow)  # its controller may inherit it instead
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=runtime)
+    os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "60"
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     port = _free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     scaling = {
