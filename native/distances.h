@@ -1,4 +1,4 @@
-// Distances of float32 vectors: 1 - dot, and the squared Euclidean distance.
+// Of float32 vectors: 1 - dot, the dot product, and the squared Euclidean distance.
 //
 // One source, compiled for several instruction sets; the best one that the processor has is chosen
 // at run time. So a wheel for any x86-64 uses AVX-512 where there is AVX-512.
@@ -69,10 +69,7 @@ FLOWVEC_INLINE float sum(const Lanes& numbers) {
 
 // `count` sums are added to in turn: an addition waits for the one before it.
 template <bool squares, int count>
-FLOWVEC_INLINE float compare(const void* first, const void* second, const void* dim) {
-    const float* a = static_cast<const float*>(first);
-    const float* b = static_cast<const float*>(second);
-    const size_t n = *static_cast<const size_t*>(dim);
+FLOWVEC_INLINE float total(const float* a, const float* b, size_t n) {
     Lanes sums[count] = {};
     size_t i = 0;
     for (; i + 16 * count <= n; i += 16 * count)
@@ -85,15 +82,25 @@ FLOWVEC_INLINE float compare(const void* first, const void* second, const void* 
         accumulate<squares>(sums[0], x, y);
     }
     for (int j = 1; j < count; j++) sums[0] += sums[j];
-    const float total = sum(sums[0]);
-    return squares ? total : 1.0f - total;
+    return sum(sums[0]);
+}
+
+// As hnswlib calls it.
+template <bool squares, int count>
+FLOWVEC_INLINE float compare(const void* first, const void* second, const void* dim) {
+    const float* a = static_cast<const float*>(first);
+    const float* b = static_cast<const float*>(second);
+    const float found = total<squares, count>(a, b, *static_cast<const size_t*>(dim));
+    return squares ? found : 1.0f - found;
 }
 
 typedef float (*Distance)(const void*, const void*, const void*);
+typedef float (*Product)(const float*, const float*, size_t);
 
 struct Kernels {
     const char* name;
     Distance inner_product, squared;
+    Product dot;
 };
 
 #define FLOWVEC_KERNELS(name, count, target)                                        \
@@ -103,7 +110,10 @@ struct Kernels {
     target inline float squared_##name(const void* a, const void* b, const void* n) { \
         return compare<true, count>(a, b, n);                                       \
     }                                                                               \
-    const Kernels kernels_##name = {#name, inner_product_##name, squared_##name};
+    target inline float dot_##name(const float* a, const float* b, size_t n) {      \
+        return total<false, count>(a, b, n);                                        \
+    }                                                                               \
+    const Kernels kernels_##name = {#name, inner_product_##name, squared_##name, dot_##name};
 
 FLOWVEC_KERNELS(base, 2, )
 #if defined(__GNUC__) && defined(__x86_64__)

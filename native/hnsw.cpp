@@ -1,4 +1,4 @@
-// The C interface of flowvec's HNSW graphs and inverted files, which Python calls by ctypes.
+// The C interface of flowvec's HNSW graphs, codes and inverted files, which Python calls by ctypes.
 //
 // Pointers are not checked: the Python module does. See interface.h.
 #ifdef _WIN32
@@ -13,6 +13,7 @@
 #include "graph_file.h"
 #include "interface.h"
 #include "postings.h"
+#include "scan.h"
 
 using flowvec::ArgumentError;
 
@@ -47,7 +48,7 @@ void check_capacity(size_t capacity) {
 }  // namespace
 
 // Changes with every change of this interface.
-FLOWVEC_API int flowvec_hnsw_version() { return 3; }
+FLOWVEC_API int flowvec_hnsw_version() { return 4; }
 
 FLOWVEC_API const char* flowvec_hnsw_simd() { return flowvec::kernels().name; }
 
@@ -205,5 +206,45 @@ FLOWVEC_API int flowvec_hnsw_best_rows(const int32_t* rows, const float* weights
             scores[i] = hits[i].score;
         }
         *found = hits.size();
+    });
+}
+
+// --- codes: see scan.h ---------------------------------------------------------------------------
+
+FLOWVEC_API int flowvec_hnsw_codes_create(size_t dim, int squared, uint64_t seed,
+                                          flowvec::Codes** result) {
+    return guarded([&] {
+        check_sizes(dim, 2);
+        *result = new flowvec::Codes(dim, squared != 0, seed);
+    });
+}
+
+FLOWVEC_API void flowvec_hnsw_codes_free(flowvec::Codes* codes) { delete codes; }
+
+// Rows and bytes.
+FLOWVEC_API int flowvec_hnsw_codes_sizes(const flowvec::Codes* codes, uint64_t* sizes) {
+    return guarded([&] {
+        sizes[0] = codes->rows();
+        sizes[1] = codes->bytes();
+    });
+}
+
+// Adds rows, and says whether a scan may be asked: not if one is too long.
+FLOWVEC_API int flowvec_hnsw_codes_add(flowvec::Codes* codes, const float* vectors, size_t count,
+                                       size_t threads, int* are_short) {
+    return guarded([&] { *are_short = codes->add(vectors, count, std::max<size_t>(threads, 1)); });
+}
+
+// The k best of rows `first` to before `last`. Vectors: see flowvec::Vectors.
+FLOWVEC_API int flowvec_hnsw_codes_search(const flowvec::Codes* codes, const float* queries,
+                                          size_t count, size_t k, size_t first, size_t last,
+                                          const uint8_t* allowed, float reach, const char* blocks,
+                                          size_t in_blocks, size_t block_rows, size_t block_bytes,
+                                          const float* others, size_t threads, int64_t* rows,
+                                          float* scores) {
+    return guarded([&] {
+        const flowvec::Vectors vectors = {blocks, in_blocks, block_rows, block_bytes, others};
+        codes->search({queries, count, k, first, last, allowed, reach, &vectors},
+                      std::max<size_t>(threads, 1), rows, scores);
     });
 }

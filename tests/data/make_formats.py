@@ -54,7 +54,9 @@ def make_collection(folder: Path) -> None:
     with (
         Encoder.load(DATA / "bundles/tiny", provider="cpu") as encoder,
         MultiVectorEncoder.load(DATA / "bundles/multi_vector", provider="cpu") as multi_vector,
-        Collection.create(folder, encoder=encoder, metric="ip", exact_below=20) as collection,
+        Collection.create(
+            folder, encoder=encoder, metric="ip", index="graph", exact_below=20
+        ) as collection,
     ):
         metadata = [{"n": 1}, None, {}, None, {"a": [1]}]
         collection.add(["a", 1, "1", 2**70, "é"], TEXTS[:5], metadata)

@@ -50,7 +50,7 @@ Change = Callable[[Path, random.Random], str]
 
 def build(folder: Path) -> None:
     """A collection with a graph on disk."""
-    with Collection.create(folder, dim=DIM, exact_below=_EXACT_BELOW) as collection:
+    with Collection.create(folder, dim=DIM, index="graph", exact_below=_EXACT_BELOW) as collection:
         texts = [f"text {i}" for i in range(ROWS)]
         metadata = [{"n": i} for i in range(ROWS)]
         collection.add_vectors(range(ROWS), vectors(ROWS, DIM), texts, metadata)
@@ -136,7 +136,7 @@ def graph_case(folder: Path, change: Change, draw: random.Random) -> str:
     (file,) = folder.glob("graph-*.hnsw")
     change(file, draw)
     expected = vectors(ROWS, DIM)
-    with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
+    with Collection.open(folder, index="graph", exact_below=_EXACT_BELOW) as collection:
         collection.prepare()
         query = draw.randrange(ROWS)
         hits = collection.search(expected[query], k=5)
@@ -153,7 +153,7 @@ def vectors_case(folder: Path, change: Change, draw: random.Random) -> str:
     unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     query = draw.randrange(ROWS)
     scores = unit @ unit[query]
-    with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
+    with Collection.open(folder, index="graph", exact_below=_EXACT_BELOW) as collection:
         for _ in range(2):
             hits = collection.search(expected[query], k=ROWS + 1, exact=True)
             assert [hit.id for hit in hits] == np.argsort(-scores, kind="stable").tolist()
@@ -172,7 +172,7 @@ def sqlite_case(folder: Path, change: Change, draw: random.Random) -> str:
     change(folder / "collection.sqlite", draw)
     expected = vectors(ROWS, DIM)
     try:
-        with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
+        with Collection.open(folder, index="graph", exact_below=_EXACT_BELOW) as collection:
             # Ids are read separately: reading rows might fail on their checksums first.
             ids = collection.search_ids(expected, k=1)[0]
             assert ids == [[i] for i in range(ROWS)], "a wrong id was given"

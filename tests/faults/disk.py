@@ -57,7 +57,7 @@ def put(collection: Collection, ids: range, text: str) -> None:
 
 def build(folder: Path) -> Rows:
     """A collection with a graph on disk."""
-    with Collection.create(folder, dim=DIM, exact_below=_EXACT_BELOW) as collection:
+    with Collection.create(folder, dim=DIM, index="graph", exact_below=_EXACT_BELOW) as collection:
         put(collection, range(_FIRST_ROWS), "first")
         collection.prepare()
     return dict.fromkeys(range(_FIRST_ROWS), "first")
@@ -105,7 +105,7 @@ def expected_after(rows: Rows, number: int) -> Rows:
 def child(folder: Path, at: int, error: int, once: bool, limit: int) -> None:
     """Operate with a disk that fails; says what was acknowledged and what was refused."""
     disk = ctypes.CDLL(None)
-    collection = Collection.open(folder, exact_below=_EXACT_BELOW)
+    collection = Collection.open(folder, index="graph", exact_below=_EXACT_BELOW)
     collection.prepare()
     if limit:
         import resource
@@ -189,7 +189,7 @@ def check(folder: Path, rows: Rows, lines: list[str]) -> None:
             possible = [expected_after(state, int(number)) for state in possible]
         elif kind == "refused":
             possible += [expected_after(state, int(number)) for state in possible]
-    with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
+    with Collection.open(folder, index="graph", exact_below=_EXACT_BELOW) as collection:
         texts = {int(item.id): str(item.text) for item in collection.rows()}
         assert texts in possible, f"{len(texts)} rows"
         hits = collection.search(np.ones(DIM), k=10_000)

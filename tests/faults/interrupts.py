@@ -57,7 +57,7 @@ def _work(folder: Path, interrupts: int, seed: int) -> Result:
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     end = threading.Event()
     query = np.ones(_DIM, np.float32)
-    collection = Collection.create(folder / "c", dim=_DIM, exact_below=30)
+    collection = Collection.create(folder / "c", dim=_DIM, index="graph", exact_below=30)
     texts = [f"a cat number {i}" for i in range(_ROWS)]
     collection.add_vectors(list(range(100)), np.random.default_rng(0).random((100, _DIM)))
     collection.index_texts()

@@ -99,7 +99,7 @@ def child(folder: Path, phase: str, first: int, out: int) -> None:
     def say(line: str) -> None:
         os.write(out, f"{line}\n".encode())
 
-    collection = Collection.open(folder, exact_below=_EXACT_BELOW)
+    collection = Collection.open(folder, index="graph", exact_below=_EXACT_BELOW)
     collection.search(np.ones(DIM), k=3)
     say("ready")
     for number in range(first, first + 10_000):
@@ -195,7 +195,7 @@ def once(
 def check(folder: Path, phase: str, rows: Rows, under_way: int | None, result: Result) -> None:
     begun = time.perf_counter()
     try:
-        collection = Collection.open(folder, exact_below=_EXACT_BELOW)
+        collection = Collection.open(folder, index="graph", exact_below=_EXACT_BELOW)
     except Exception as error:
         result.unopened += 1
         raise AssertionError(f"it does not open: {error!r}") from error
@@ -237,7 +237,7 @@ def campaign(kills: int, seed: int, folder: Path) -> Result:
             shutil.rmtree(collection_folder, ignore_errors=True)
             rows = {}
             with Collection.create(
-                collection_folder, dim=DIM, exact_below=_EXACT_BELOW
+                collection_folder, dim=DIM, index="graph", exact_below=_EXACT_BELOW
             ) as collection:
                 ids = list(range(_FIRST_ROWS))
                 collection.add_vectors(ids, np.stack([vector(i) for i in ids]), [None] * len(ids))

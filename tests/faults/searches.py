@@ -3,8 +3,9 @@
     python -m tests.faults.searches --cases 20000 --seed 0
 
 Every search must give exactly min(k, eligible) hits, best first, none twice, none deleted or left
-out by the filter, each with its true score; where it is exact, these are the best there are. A
-graph may miss some: what it finds is counted. Cases are drawn by Hypothesis, which shrinks what
+out by the filter, each with its true score. Where it is exact, and in a scan, which computes the
+scores of all of so few rows, these are the best there are. A graph may miss some: what it finds is
+counted. Cases are drawn by Hypothesis, which shrinks what
 fails.
 """
 
@@ -29,7 +30,12 @@ from flowvec import Collection
 
 DIM = 4
 MOST = 48
-_EXACT_BELOW = 10_000
+# How collections are opened that are searched in one way.
+_OPTIONS: dict[str, Any] = {
+    "exact": {},
+    "scan": {"index": "scan", "exact_below": 3},
+    "graph": {"index": "graph", "exact_below": 3},
+}
 
 FILTERS = st.one_of(
     st.none(),
@@ -47,7 +53,7 @@ class Case:
     rows: int
     values: int  # of the whole numbers that vectors consist of: few numbers make many equal vectors
     metric: str
-    exact: bool
+    kind: str
     deleted: list[int]
     replaced: list[int]
     reopened: bool
@@ -59,7 +65,7 @@ CASES = st.builds(
     rows=st.integers(0, MOST),
     values=st.integers(1, 40),
     metric=st.sampled_from(["cosine", "ip", "l2"]),
-    exact=st.booleans(),
+    kind=st.sampled_from([*_OPTIONS]),
     deleted=st.lists(st.integers(0, MOST), max_size=MOST),
     replaced=st.lists(st.integers(0, MOST), max_size=12, unique=True),
     reopened=st.booleans(),
@@ -107,7 +113,7 @@ def score(query: np.ndarray, row: np.ndarray, metric: str) -> float:
 
 def check(case: Case, folder: Path, counts: Counter[str]) -> None:
     """Play a case."""
-    exact_below = _EXACT_BELOW if case.exact else 3
+    options = _OPTIONS[case.kind]
     rng = np.random.default_rng([case.rows, case.values])
 
     def draw(count: int) -> np.ndarray:
@@ -116,7 +122,7 @@ def check(case: Case, folder: Path, counts: Counter[str]) -> None:
     live: dict[int, np.ndarray] = {}
     with ExitStack() as stack:
         collection = stack.enter_context(
-            Collection.create(folder, dim=DIM, metric=case.metric, exact_below=exact_below)  # type: ignore[arg-type]
+            Collection.create(folder, dim=DIM, metric=case.metric, **options)  # type: ignore[arg-type]
         )
         rows = draw(case.rows)
         collection.add_vectors(
@@ -134,7 +140,7 @@ def check(case: Case, folder: Path, counts: Counter[str]) -> None:
         live.update(zip(case.replaced, new, strict=True))
         if case.reopened:
             collection.close()
-            collection = stack.enter_context(Collection.open(folder, exact_below=exact_below))
+            collection = stack.enter_context(Collection.open(folder, **options))
         assert len(collection) == len(live)
         for k, wanted, way in case.searches:
             query = draw(1)[0]
@@ -173,7 +179,7 @@ def _judge(
     for i, s in hits:
         assert abs(s - score(query, live[i], case.metric)) <= room, "another row's score"
     right = sum(abs(a - b) <= room for a, b in zip(scores, best, strict=True))
-    kind = "exact" if case.exact or len(live) <= 3 else "graph"
+    kind = case.kind if len(live) > 3 else "exact"
     counts[f"{kind} searches"] += 1
     counts[f"{kind} hits"] += len(hits)
     counts[f"{kind} hits as good as the best"] += right

@@ -125,8 +125,9 @@ def test_the_check_notices_what_fits_no_order() -> None:
 def test_searches_equal_brute_force(tmp_path: Path) -> None:
     start = int(os.environ.get("FLOWVEC_SEED", "1"))
     counts = searches.campaign(250, start, tmp_path)
-    assert counts["exact hits"] == counts["exact hits as good as the best"] > 500
-    assert counts["graph hits as good as the best"] >= 0.97 * counts["graph hits"] > 500
+    for kind in ("exact", "scan"):
+        assert counts[f"{kind} hits"] == counts[f"{kind} hits as good as the best"] > 300
+    assert counts["graph hits as good as the best"] >= 0.97 * counts["graph hits"] > 300
 
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="calls are caught on Linux alone")

@@ -45,7 +45,9 @@ def campaign(seconds: float, seed: int, folder: Path) -> dict[str, float]:
     stop = threading.Event()
     dead: set[object] = set()  # ids that are deleted for good
     live: dict[str, np.ndarray] = {}
-    with Collection.create(folder / "c", dim=DIM, exact_below=_EXACT_BELOW) as collection:
+    with Collection.create(
+        folder / "c", dim=DIM, index="graph", exact_below=_EXACT_BELOW
+    ) as collection:
         collection.add_vectors([f"fixed-{i}" for i in range(FIXED)], fixed)
 
         def search(thread_seed: int) -> None:
@@ -107,7 +109,9 @@ def campaign(seconds: float, seed: int, folder: Path) -> dict[str, float]:
         exact: list[set[object]] = [{names[i] for i in line} for line in order]
         collection.prepare()
         grown = recall(collection, queries, exact)
-        with Collection.create(folder / "serial", dim=DIM, exact_below=_EXACT_BELOW) as serial:
+        with Collection.create(
+            folder / "serial", dim=DIM, index="graph", exact_below=_EXACT_BELOW
+        ) as serial:
             serial.add_vectors(names, rows)
             serial.prepare()
             at_once = recall(serial, queries, exact)

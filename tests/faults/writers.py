@@ -141,7 +141,7 @@ class Writer:
 
 
 def child(folder: Path, process: int, seed: int, out: int) -> None:
-    with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
+    with Collection.open(folder, index="graph", exact_below=_EXACT_BELOW) as collection:
         until = time.monotonic() + _SECONDS
         writers = [
             Writer(collection, process * THREADS + i, seed, out) for i in range(THREADS)
@@ -209,7 +209,7 @@ def round_of(folder: Path, draw: random.Random, counts: Counter[str]) -> None:
     """One round; what is wrong with it raises an AssertionError."""
     shutil.rmtree(folder, ignore_errors=True)
     base = draw.choice([0, _GRAPH_ROWS])  # searched exactly, or by a graph
-    with Collection.create(folder, dim=DIM, exact_below=_EXACT_BELOW) as collection:
+    with Collection.create(folder, dim=DIM, index="graph", exact_below=_EXACT_BELOW) as collection:
         if base:
             rows = np.stack([vector(i) for i in range(base)])
             collection.add_vectors([f"base {i}" for i in range(base)], rows)
@@ -256,7 +256,7 @@ def round_of(folder: Path, draw: random.Random, counts: Counter[str]) -> None:
 
 def check(folder: Path, history: History, base: int, counts: Counter[str]) -> None:
     begin = time.monotonic()
-    with Collection.open(folder, exact_below=_EXACT_BELOW) as collection:
+    with Collection.open(folder, index="graph", exact_below=_EXACT_BELOW) as collection:
         stored = {row.id: row for row in collection.rows()}
         hits = {hit.id: hit.text for hit in collection.search(np.ones(DIM), k=100_000)}
         assert hits == {i: row.text for i, row in stored.items()}

@@ -159,10 +159,10 @@ def test_a_collection_is_evaluated_as_a_whole(
     for name in ("ndcg_at_10", "recall_at_100", "mrr_at_10"):
         # Documents of equal scores may change places.
         assert exact[name] == pytest.approx(dense[name], abs=2e-3), name
-    graph = FlowvecSearch(mini, exact_below=0, ef=200)
+    graph = FlowvecSearch(mini, index="graph", exact_below=0, ef=200)
     by_graph = scores(graph, cranfield, cache)
     assert graph.collection is not None
-    assert graph.collection.info().search == "hnsw"
+    assert graph.collection.info().search == "graph"
     assert by_graph["ndcg_at_10"] == pytest.approx(dense["ndcg_at_10"], abs=0.01)
     graph.close()
     hybrid = FlowvecSearch(mini, hybrid=True)

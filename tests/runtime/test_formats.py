@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_collection_keeps_its_rows_and_can_be_written(folder: Path) -> None:
     expected = told(COLLECTION)
     query = expected["query"]
-    with Collection.open(folder, exact_below=20) as collection:
+    with Collection.open(folder, index="graph", exact_below=20) as collection:
         rows = [[r.id, r.text, r.metadata, r.vector.tolist()] for r in collection.rows()]
         assert rows == expected["rows"]
         _are_hits(collection.search(query, k=5), expected["hits"])
@@ -78,7 +78,7 @@ def test_a_collection_keeps_its_rows_and_can_be_written(folder: Path) -> None:
         collection.add_vectors(["new"], [query], ["new"], [{"n": 3}])
         collection.delete([rows[0][0]])
         assert len(collection) == len(rows)
-    with Collection.open(folder, exact_below=20) as collection:
+    with Collection.open(folder, index="graph", exact_below=20) as collection:
         assert {item.id for item in collection.rows()} == {*(row[0] for row in rows[1:]), "new"}
         assert collection.verify() == []
 
@@ -87,7 +87,7 @@ def test_a_graph_is_read_and_not_built_again(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "flowvec")  # building a graph is said
-    with Collection.open(folder, exact_below=20) as collection:
+    with Collection.open(folder, index="graph", exact_below=20) as collection:
         collection.prepare()
         expected = told(COLLECTION)
         _are_hits(collection.search(expected["query"], k=5), expected["hits"])

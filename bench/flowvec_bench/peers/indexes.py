@@ -28,12 +28,16 @@ EFS = (
 )  # fmt: skip
 _SINGLE = 500
 
-FLOWVEC = "flowvec, ids and scores"
+FLOWVEC = "flowvec, graph"
 INDEXES: dict[str, Peer] = {
     "flowvec": Peer(FLOWVEC, "flowvec", (), {}, (None,), "vectors"),
+    # It has no ef: each gives the same.
+    "flowvec-scan": Peer(
+        "flowvec, scan without ef", "flowvec", (), {"index": "scan"}, (None,), "vectors"
+    ),
     # Reads the collection that the first one built, in its own process.
     "flowvec-rows": Peer(
-        "flowvec, whole rows", "flowvec", (), {"rows": True, "built_by": FLOWVEC}, (None,),
+        "flowvec, graph, whole rows", "flowvec", (), {"rows": True, "built_by": FLOWVEC}, (None,),
         "vectors",
     ),
     "hnswlib": Peer("hnswlib 0.8", "hnswlib", (), {}, (None,), "vectors"),

@@ -190,6 +190,8 @@ class Flowvec(Engine):
     def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
         self.vectors, self.options = vectors, options
         self.folder = Path(options["folder"]) / "collection"
+        # Few rows are not compared exactly either.
+        self._index: dict[str, Any] = {"index": options.get("index", "graph"), "exact_below": 0}
         self.collection: Any = None
 
     @override
@@ -202,9 +204,8 @@ class Flowvec(Engine):
     def build(self) -> None:
         from flowvec import Collection
 
-        # Always use the graph, even for few rows.
         self.collection = Collection.create(
-            self.folder, dim=self.vectors.shape[1], metric="ip", exact_below=0
+            self.folder, dim=self.vectors.shape[1], metric="ip", **self._index
         )
         # Ten thousand rows at a time; the graph grows with them.
         for first in range(0, len(self.vectors), 10_000):
@@ -227,7 +228,7 @@ class Flowvec(Engine):
 
         if self.collection is not None:
             self.collection.close()
-        self.collection = Collection.open(self.folder, exact_below=0)
+        self.collection = Collection.open(self.folder, **self._index)
         self.collection.search(self.vectors[0], k=1)
 
     @override

@@ -14,12 +14,13 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.arguments import explaining, flag, whole_number
+from flowvec.arguments import explaining, flag
 from flowvec.bundle.bundle import absolute_path
 from flowvec.collection.access import Access
 from flowvec.collection.creation import create_store
 from flowvec.collection.field_methods import FieldMethods
 from flowvec.collection.foreign import OF_ADD
+from flowvec.collection.index.choice import DEFAULT, IndexChoice, IndexKind
 from flowvec.collection.index.sparse_index import SparseIndex
 from flowvec.collection.index.vector_index import VectorIndex
 from flowvec.collection.model import (
@@ -107,7 +108,7 @@ class Collection(SearchMethods, FieldMethods):
         path: Path,
         store: Store,
         encoder: Encoder | None,
-        exact_below: int | None = None,
+        choice: IndexChoice = DEFAULT,
         write_timeout: float | None = WRITE_TIMEOUT,
     ) -> None:
         """Wrap an open store; use `Collection.create` or `Collection.open`."""
@@ -117,7 +118,7 @@ class Collection(SearchMethods, FieldMethods):
         self._own_encoder: Encoder | None = None  # opened here, so closed here
         self._sparse_encoder: SparseEncoder | None = None
         self._dim = store.settings.dim
-        self._index = VectorIndex(store, path, exact_below)
+        self._index = VectorIndex(store, path, choice)
         self._access = Access(path, store, self._index, checked_write_timeout(write_timeout))
         self._sparse_index = SparseIndex(store)
         self._searcher = Searcher(store, self._index, self._sparse_index, self._access.reading)
@@ -136,6 +137,7 @@ class Collection(SearchMethods, FieldMethods):
         metric: Metric = "cosine",
         vector_dtype: VectorDtype = "float32",
         exist_ok: bool = False,
+        index: IndexKind = "auto",
         exact_below: int | None = None,
         write_timeout: float | None = WRITE_TIMEOUT,
     ) -> Collection:
@@ -151,8 +153,7 @@ class Collection(SearchMethods, FieldMethods):
             vector_dtype: how vectors are stored: `float32`, or `float16` at half the size.
             exist_ok: if there is a collection, open it. It must have the same model or dim, metric
                 and vector_dtype.
-            exact_below: as for `open`.
-            write_timeout: as for `open`.
+            index, exact_below, write_timeout: as for `open`.
 
         Raises:
             InputValueError: the path is a URL; both or neither of encoder and dim; an unknown
@@ -161,7 +162,7 @@ class Collection(SearchMethods, FieldMethods):
             FingerprintMismatchError: with `exist_ok`, the vectors there are of another model.
         """
         flag("exist_ok", exist_ok)
-        exact_below = _checked_exact_below(exact_below)
+        choice = IndexChoice.checked(index, exact_below)
         checked_write_timeout(write_timeout)
         check_sparse_encoder_or_none(sparse_encoder)
         settings = new_settings(encoder, dim, metric, vector_dtype)
@@ -170,7 +171,7 @@ class Collection(SearchMethods, FieldMethods):
         store = create_store(folder, settings)
         if store is not None:
             try:
-                collection = cls(folder, store, encoder, exact_below, write_timeout)
+                collection = cls(folder, store, encoder, choice, write_timeout)
                 collection._sparse_encoder = sparse_encoder
                 return collection
             except BaseException:
@@ -182,6 +183,7 @@ class Collection(SearchMethods, FieldMethods):
             folder,
             encoder=encoder,
             sparse_encoder=sparse_encoder,
+            index=index,
             exact_below=exact_below,
             write_timeout=write_timeout,
         )
@@ -202,6 +204,7 @@ class Collection(SearchMethods, FieldMethods):
         dim: int | None = None,
         metric: Metric = "cosine",
         vector_dtype: VectorDtype = "float32",
+        index: IndexKind = "auto",
         exact_below: int | None = None,
         write_timeout: float | None = WRITE_TIMEOUT,
     ) -> Collection:
@@ -217,6 +220,7 @@ class Collection(SearchMethods, FieldMethods):
             metric=metric,
             vector_dtype=vector_dtype,
             exist_ok=True,
+            index=index,
             exact_below=exact_below,
             write_timeout=write_timeout,
         )
@@ -228,6 +232,7 @@ class Collection(SearchMethods, FieldMethods):
         *,
         encoder: Encoder | None = None,
         sparse_encoder: SparseEncoder | None = None,
+        index: IndexKind = "auto",
         exact_below: int | None = None,
         write_timeout: float | None = WRITE_TIMEOUT,
     ) -> Collection:
@@ -243,8 +248,10 @@ class Collection(SearchMethods, FieldMethods):
                 the collection opens the model once more in that type.
             sparse_encoder: needed to make sparse vectors of texts, which `add` then does, and
                 searches by sparse vectors of a text. Without it, sparse vectors can be given.
-            exact_below: up to this many rows, searches compare every row and no graph is built;
-                None is 10,000. It applies to this object and is not kept on disk.
+            index: what answers searches of this object. `scan` compares short codes of all rows,
+                and finds .999 of the nearest. `graph` looks at few rows, and must be built. `auto`
+                scans up to 500,000 rows, where that is faster.
+            exact_below: up to this many rows, they compare all vectors; None is 10,000.
             write_timeout: how long a change waits while other threads and processes write, in
                 seconds, before it raises CollectionBusyError. 0 tries once; None waits as long as
                 it takes.
@@ -256,13 +263,13 @@ class Collection(SearchMethods, FieldMethods):
         """
         check_encoder_or_none(encoder)
         check_sparse_encoder_or_none(sparse_encoder)
-        exact_below = _checked_exact_below(exact_below)
+        choice = IndexChoice.checked(index, exact_below)
         checked_write_timeout(write_timeout)
         folder = absolute_path(path)
         with ExitStack() as opened:
             store = Store(folder / FILE)
             opened.callback(store.close)
-            collection = cls(folder, store, encoder, exact_below, write_timeout)
+            collection = cls(folder, store, encoder, choice, write_timeout)
             opened.callback(collection.close)
             if encoder is not None:
                 collection._take_encoder(encoder)
@@ -652,7 +659,3 @@ def _embedded(
             filled += len(part.vectors)
             truncated += len(part.truncated)
     return vectors, truncated
-
-
-def _checked_exact_below(exact_below: object) -> int | None:
-    return None if exact_below is None else whole_number("exact_below", exact_below, least=0)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.collection.index.choice import SearchKind
 from flowvec.collection.store.rows import Id
 from flowvec.collection.store.settings import TokenDtype
 from flowvec.vectors import Metric
@@ -114,7 +115,7 @@ class CollectionInfo:
         model: name or directory of the bundle that made the vectors.
         fingerprint: that bundle's fingerprint; None for a collection of plain vectors.
         compute: compute type that made the first vectors.
-        search: `exact` or `hnsw`.
+        search: what answers searches: `exact`, `scan` or `graph`; see `Collection.open`.
         graph_rows: rows in the graph in memory, deleted ones included; without one, rows in its
             newest file.
         vector_dtype: how vectors are stored.
@@ -147,7 +148,7 @@ class CollectionInfo:
     model: str | None
     fingerprint: str | None
     compute: str | None
-    search: str
+    search: SearchKind
     graph_rows: int
     vector_dtype: str
     full_text: str | None

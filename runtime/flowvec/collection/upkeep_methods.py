@@ -48,7 +48,7 @@ class UpkeepMethods(RowMethods, EncoderMethods):
         self._store.database.check_in_place()
         with self._access.reading():
             settings, rows = self._store.settings, self._store.meta.counts().rows
-            is_exact = self._index.is_exact
+            kind = self._index.kind
             return CollectionInfo(
                 path=str(self._path),
                 rows=rows,
@@ -57,13 +57,13 @@ class UpkeepMethods(RowMethods, EncoderMethods):
                 model=settings.model,
                 fingerprint=settings.fingerprint,
                 compute=settings.compute,
-                search="exact" if is_exact else "hnsw",
+                search=kind,
                 graph_rows=self._index.graph_rows,
                 vector_dtype=settings.vector_dtype,
                 full_text=self._store.full_text.tokenizer,
                 indexed_fields=tuple(self._store.field_indexes.fields()),
                 ef_search=self._index.ef_search,
-                recall=1.0 if is_exact else _measured_recall(self._store.meta.read(), rows),
+                recall=1.0 if kind == "exact" else _measured_recall(self._store.meta.read(), rows),
                 bytes=_size_of(self._path),
                 memory_bytes=self._index.memory_bytes,
                 mapped_bytes=self._index.mapped_bytes,

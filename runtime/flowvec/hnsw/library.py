@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from ctypes import c_char_p, c_int, c_size_t, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_size_t, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ __all__ = ["LIBRARY", "SIGNATURES", "GraphFileError", "HnswError", "address", "c
 
 # The name says nothing of a Python version, since the library does not use Python.
 LIBRARY = {"win32": "_hnsw.dll", "darwin": "_hnsw.dylib"}.get(sys.platform, "_hnsw.so")
-_VERSION = 3  # of the interface in native/hnsw.cpp
+_VERSION = 4  # of the interface in native/hnsw.cpp
 _BAD_ARGUMENT, _BAD_FILE, _SYSTEM, _NO_MEMORY = 1, 2, 3, 4
 
 SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -43,6 +43,13 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "best_rows": (
         c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_size_t, c_void_p, c_size_t,
         c_void_p, c_void_p, c_void_p,
+    ),
+    "codes_create": (c_size_t, c_int, c_uint64, c_void_p),
+    "codes_sizes": (c_void_p, c_void_p),
+    "codes_add": (c_void_p, c_void_p, c_size_t, c_size_t, c_void_p),
+    "codes_search": (
+        c_void_p, c_void_p, c_size_t, c_size_t, c_size_t, c_size_t, c_void_p, c_float, c_void_p,
+        c_size_t, c_size_t, c_size_t, c_void_p, c_size_t, c_void_p, c_void_p,
     ),
 }  # fmt: skip
 
@@ -64,7 +71,9 @@ def library() -> ctypes.CDLL:
     """
     path = Path(__file__).with_name(LIBRARY)
     lib = load_library(path, "flowvec_hnsw_", _VERSION, SIGNATURES)
-    lib.flowvec_hnsw_free.argtypes, lib.flowvec_hnsw_free.restype = (c_void_p,), None
+    for name in ("free", "codes_free"):
+        free = getattr(lib, f"flowvec_hnsw_{name}")
+        free.argtypes, free.restype = (c_void_p,), None
     lib.flowvec_hnsw_error.restype = lib.flowvec_hnsw_simd.restype = c_char_p
     return lib
 

@@ -25,7 +25,7 @@ DIM = 8
 def collection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Collection]:
     """Searched exactly, and by a graph."""
     with Collection.create(
-        tmp_path / "c", dim=DIM, exact_below=request.param, write_timeout=60
+        tmp_path / "c", dim=DIM, index="graph", exact_below=request.param, write_timeout=60
     ) as c:
         c.add_vectors(range(40), vectors(40))
         c.search_ids(vectors(1), 1)

@@ -186,7 +186,7 @@ def test_adding_nothing_changes_nothing(tmp_path: Path, tiny: Encoder) -> None:
 
 
 def test_an_add_that_the_graph_cannot_follow_is_still_an_add(tmp_path: Path, monkeypatch) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(200), vectors(200))
         c.search(vectors(1)[0])
 
@@ -272,11 +272,11 @@ def test_senseless_arguments_are_refused_and_change_nothing(
 
 
 def test_deletions_before_there_is_a_graph_are_harmless(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
+    with Collection.create(tmp_path / "c", dim=4, index="graph", exact_below=20) as c:
         c.add_vectors(range(30), vectors(30, dim=4))
         c.prepare()
     (tmp_path / "c" / "graph-1.hnsw").unlink()
-    with Collection.open(tmp_path / "c", exact_below=20) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=20) as c:
         c.delete(range(9))
         c.compact()
         c.delete(range(30))

@@ -74,7 +74,7 @@ def after_compacting(c: Collection) -> None:
 @pytest.mark.parametrize("use", [exact, by_graph, while_it_grows, after_compacting])
 def test_nothing_is_open_after_close(filled: Path, threads: Any, use: Any) -> None:
     exact_below = 10**6 if use is exact else 100
-    with Collection.open(filled, exact_below=exact_below) as collection:
+    with Collection.open(filled, index="graph", exact_below=exact_below) as collection:
         use(collection)
         assert open_things(filled)
     assert (open_things(filled), threads()) == ([], [])
@@ -132,7 +132,7 @@ def test_close_waits_for_a_search_that_runs(
 
 def test_threads_that_search_on_are_told_and_open_nothing(filled: Path, threads: Any) -> None:
     for _ in range(3):
-        collection = Collection.open(filled, exact_below=100)
+        collection = Collection.open(filled, index="graph", exact_below=100)
         begun, errors = threading.Barrier(4), []
 
         def work(collection: Collection = collection, begun: Any = begun, errors: Any = errors):
@@ -169,7 +169,7 @@ def test_an_iterator_that_was_left_holds_nothing(filled: Path) -> None:
 def test_an_async_collection_closes_what_it_opened(filled: Path, threads: Any) -> None:
     async def use() -> AsyncCollection:
         with pytest.raises(ValueError, match="mine"):  # noqa: PT012
-            async with AsyncCollection.open(filled, exact_below=100) as collection:
+            async with AsyncCollection.open(filled, index="graph", exact_below=100) as collection:
                 await asyncio.gather(*[collection.search(v) for v in vectors(20, dim=DIM)])
                 raise ValueError("mine")
         await collection.close()

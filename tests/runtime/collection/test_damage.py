@@ -91,7 +91,7 @@ def test_damaged_settings_and_tables_are_never_believed(
 
 def test_a_damaged_id_is_never_given(tmp_path: Path) -> None:
     rows = vectors(30, dim=4)
-    with Collection.create(tmp_path / "c", dim=4, metric="ip", exact_below=20) as c:
+    with Collection.create(tmp_path / "c", dim=4, metric="ip", index="graph", exact_below=20) as c:
         c.add_vectors([f"needle-{i:06}" for i in range(30)], rows)
         c.add_vectors(["needle-000007", 5], rows[:2])  # one is replaced, and one is a number
         c.delete(["needle-000009"])
@@ -105,7 +105,7 @@ def test_a_damaged_id_is_never_given(tmp_path: Path) -> None:
         damaged = bytearray(raw)
         damaged[place + 12] = ord("9")
         (tmp_path / "c" / FILE).write_bytes(damaged)
-        with Collection.open(tmp_path / "c", exact_below=20) as c:
+        with Collection.open(tmp_path / "c", index="graph", exact_below=20) as c:
             assert c.verify() != []
             try:
                 outcomes.append(c.search_ids(rows, 3)[0] == right)
@@ -113,7 +113,7 @@ def test_a_damaged_id_is_never_given(tmp_path: Path) -> None:
                 outcomes.append("an error")
     assert sorted(outcomes, key=str) == [True, "an error"]
     (tmp_path / "c" / FILE).write_bytes(raw)
-    with Collection.open(tmp_path / "c", exact_below=20) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=20) as c:
         assert c.search_ids(rows, 3)[0] == right
 
 
@@ -189,10 +189,10 @@ def test_salvage_saves_rows_beside_a_lost_page(tmp_path: Path, page: int) -> Non
 
 
 def test_verify_names_every_problem(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(200), vectors(200))
         c.prepare()
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         assert c.verify() == []
     graph = next((tmp_path / "c").glob("graph-*.hnsw"))
     data = bytearray(graph.read_bytes())
@@ -200,7 +200,7 @@ def test_verify_names_every_problem(tmp_path: Path) -> None:
     graph.write_bytes(data)
     (tmp_path / "c" / "stray.txt").write_text("x")
     run_sql(tmp_path / "c", "UPDATE items SET text = 'x' WHERE label = 7")
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         problems = c.verify()
     assert len(problems) == 3
     assert "row 7 (id 6) does not match its checksum" in problems[0]

@@ -38,7 +38,7 @@ def test_the_best_row_of_each_group_is_a_hit(
     rows = vectors(len(groups))
     metadata = [None if g == "missing" else {"g": g} for g in groups]
     path = tmp_path_factory.mktemp("c") / "c"
-    with Collection.create(path, dim=8, exact_below=exact_below) as c:
+    with Collection.create(path, dim=8, index="graph", exact_below=exact_below) as c:
         c.add_vectors(range(len(groups)), rows, metadata=metadata)
         for query in vectors(2, seed=1):
             every = c.search(query, len(groups), exact=True)
@@ -77,7 +77,7 @@ def test_many_rows_of_one_group_do_not_hide_the_others(tmp_path: Path, exact_bel
     near = np.array([1, 0, 0]) + vectors(1000, 3) / 100
     far = np.array([0, 1, 0]) + vectors(9, 3, seed=1) / 100
     groups = [{"p": {"id": "near"}}] * 1000 + [{"p": {"id": n}} for n in range(9)]
-    with Collection.create(tmp_path / "c", dim=3, exact_below=exact_below) as c:
+    with Collection.create(tmp_path / "c", dim=3, index="graph", exact_below=exact_below) as c:
         c.add_vectors(range(1009), np.concatenate([near, far]), metadata=groups)
         hits = c.search([1, 0, 0], 10, group_by="p.id")
         assert hits[0].id in range(1000)

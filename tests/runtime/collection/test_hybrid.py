@@ -109,7 +109,9 @@ def test_pages_of_a_hybrid_search_are_parts_of_one_ranking(
 ) -> None:
     subjects, verbs, rows = ("cat", "dog", "bird", "fish"), ("sleeps", "runs", "eats"), 1500
     texts = [f"{subjects[i % 4]} {verbs[i % 3]} number {i // 2}" for i in range(rows)]  # some twice
-    with Collection.create(tmp_path / "c", encoder=mini, exact_below=exact_below) as c:
+    with Collection.create(
+        tmp_path / "c", encoder=mini, index="graph", exact_below=exact_below
+    ) as c:
         c.add(list(range(rows)), texts)
         c.prepare()
         for weight in (0.0, 0.3, 0.5, 1.0):

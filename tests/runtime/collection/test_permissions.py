@@ -24,7 +24,8 @@ import mmap, os, sys, tempfile
 from pathlib import Path
 import numpy as np
 from flowvec import Collection, CollectionError
-with tempfile.TemporaryDirectory() as warm, Collection.create(warm, dim=4, exact_below=20) as c:
+graph = {"index": "graph", "exact_below": 20}
+with tempfile.TemporaryDirectory() as warm, Collection.create(warm, dim=4, **graph) as c:
     c.add_vectors(range(30), np.eye(30, 4), ["x"] * 30)
     c.search(np.ones(4), filter={"x": 1})
     c.verify()
@@ -62,7 +63,7 @@ def as_somebody(folder: Path, code: str) -> str:
 
 @posix
 def test_a_folder_that_cannot_be_written_is_searched(public: Path) -> None:
-    with Collection.create(public / "c", dim=4, exact_below=20) as c:
+    with Collection.create(public / "c", dim=4, index="graph", exact_below=20) as c:
         c.add_vectors(range(50), vectors(50, dim=4), [f"text {i}" for i in range(50)])
         expected = [hit.id for hit in c.search(np.ones(4))]
     for file in (public / "c").iterdir():

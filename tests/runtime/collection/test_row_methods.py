@@ -31,7 +31,7 @@ from tests.runtime.collection.store.test_filters import FILTERS, METADATA, match
 @pytest.fixture(params=[10_000, 5], ids=["exact", "graph"])
 def numbered(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Collection]:
     """Ten rows, 0 to 9, with their number as metadata."""
-    with Collection.create(tmp_path / "c", dim=8, exact_below=request.param) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=request.param) as c:
         c.add_vectors(
             range(10), vectors(10), [f"row {n}" for n in range(10)], [{"n": n} for n in range(10)]
         )
@@ -358,7 +358,7 @@ class RowsAgainstADict(RuleBasedStateMachine):
 
         self.folder = tempfile.TemporaryDirectory()
         self.c = Collection.create(
-            Path(self.folder.name) / "c", dim=2, exact_below=0 if graph else 10_000
+            Path(self.folder.name) / "c", dim=2, index="graph", exact_below=0 if graph else 10_000
         )
         self.rows: dict[Any, Any] = {}
 
@@ -409,7 +409,7 @@ class RowsAgainstADict(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.c.close()
-        self.c = Collection.open(Path(self.folder.name) / "c", exact_below=0)
+        self.c = Collection.open(Path(self.folder.name) / "c", index="graph", exact_below=0)
 
     @invariant()
     def same(self) -> None:

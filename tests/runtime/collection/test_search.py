@@ -110,7 +110,7 @@ def test_an_enormous_k_gives_all_rows_also_of_hybrid_and_filtered_searches(
 
 
 def test_an_enormous_k_gives_all_rows_of_a_graph(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=4, exact_below=20) as c:
+    with Collection.create(tmp_path / "c", dim=4, index="graph", exact_below=20) as c:
         c.add_vectors(range(30), vectors(30, dim=4))
         for wanted in (None, {}, {"n": {"exists": False}}):
             assert len(c.search(vectors(1, dim=4)[0], k=10**400, filter=wanted)) == 30
@@ -119,7 +119,7 @@ def test_an_enormous_k_gives_all_rows_of_a_graph(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [40, 400])
 def test_ids_alone_are_those_of_the_hits(tmp_path: Path, rows: int) -> None:
     queries = vectors(7, seed=5)
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(rows), vectors(rows), metadata=[{"n": i} for i in range(rows)])
         for options in ({}, {"filter": {"n": {"<": 20}}}):
             for _ in range(2):

@@ -28,8 +28,8 @@ from tests.makers import vectors
 @pytest.mark.parametrize("rows", [5, 200])
 def test_another_handle_sees_what_was_committed(tmp_path: Path, rows: int) -> None:
     with (
-        Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer,
-        Collection.open(tmp_path / "c", exact_below=50) as reader,
+        Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as writer,
+        Collection.open(tmp_path / "c", index="graph", exact_below=50) as reader,
     ):
         assert reader.search(vectors(1)[0]) == []
         writer.add_vectors(range(rows), vectors(rows))
@@ -159,21 +159,21 @@ def test_another_process_that_has_written_and_stays_open_is_not_in_the_way(
 
 def test_whoever_built_the_graph_or_wrote_saves_it(tmp_path: Path) -> None:
     files = tmp_path / "c"
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as writer:
         writer.add_vectors(range(200), vectors(200))
-        with Collection.open(tmp_path / "c", exact_below=50) as reader:
+        with Collection.open(tmp_path / "c", index="graph", exact_below=50) as reader:
             reader.prepare()
         assert len(list(files.glob("graph-*.hnsw"))) == 1
-        with Collection.open(tmp_path / "c", exact_below=50) as reader:
+        with Collection.open(tmp_path / "c", index="graph", exact_below=50) as reader:
             reader.prepare()
         writer.prepare()
     assert [file.name for file in files.glob("graph-*.hnsw")] == ["graph-1.hnsw"]
 
 
 def test_a_reader_takes_in_changes_without_reading_all_again(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as writer:
         writer.add_vectors(range(300), vectors(300))
-        with Collection.open(tmp_path / "c", exact_below=50) as reader:
+        with Collection.open(tmp_path / "c", index="graph", exact_below=50) as reader:
             reader.prepare()
             graph = index_of(reader).growing.graph
             writer.delete(range(20))
@@ -189,9 +189,9 @@ def test_a_reader_takes_in_changes_without_reading_all_again(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("rows", [30, 300])
 def test_without_deletions_only_new_rows_are_read(tmp_path: Path, rows: int) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as writer:
         writer.add_vectors(range(rows), vectors(rows))
-        with Collection.open(tmp_path / "c", exact_below=50) as reader:
+        with Collection.open(tmp_path / "c", index="graph", exact_below=50) as reader:
             assert reader.search_ids(vectors(1), 1)[0][0]
             with sqlite3.connect(tmp_path / "c" / FILE) as db:  # older rows cannot be read
                 db.execute("UPDATE items SET checksum = x'00'")
@@ -205,9 +205,9 @@ def test_without_deletions_only_new_rows_are_read(tmp_path: Path, rows: int) -> 
 @pytest.mark.parametrize("sizes", [(150, 151, 190), (150, 600), (30, 150, 160)])
 def test_ids_follow_however_many_rows_come(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     rows = vectors(sizes[-1])
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as writer:
         writer.add_vectors(range(sizes[0]), rows[: sizes[0]])
-        with Collection.open(tmp_path / "c", exact_below=50) as reader:
+        with Collection.open(tmp_path / "c", index="graph", exact_below=50) as reader:
             assert reader.search_ids(rows[:1], 1)[0] == [[0]]
             for before, after in pairwise(sizes):
                 writer.add_vectors(range(before, after), rows[before:after])
@@ -216,9 +216,9 @@ def test_ids_follow_however_many_rows_come(tmp_path: Path, sizes: tuple[int, ...
 
 
 def test_a_tuned_search_is_followed(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as writer:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as writer:
         writer.add_vectors(range(300), vectors(300))
-        with Collection.open(tmp_path / "c", exact_below=50) as reader:
+        with Collection.open(tmp_path / "c", index="graph", exact_below=50) as reader:
             reader.search(vectors(1)[0])
             writer.tune_recall(0.2)
             assert reader.info().ef_search == writer.info().ef_search < 100

@@ -67,7 +67,9 @@ class CollectionAgainstADict(RuleBasedStateMachine):
     @rule(graph=st.booleans())
     def reopen(self, graph: bool) -> None:
         self.collection.close()
-        self.collection = Collection.open(self.path, exact_below=3 if graph else 10_000)
+        self.collection = Collection.open(
+            self.path, index="graph", exact_below=3 if graph else 10_000
+        )
 
     @invariant()
     def size(self) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import flowvec
 from flowvec import Collection, CollectionError, Hit
+from flowvec.collection.index import row_codes
 from flowvec.collection.index.growing_graph import GrowthLimits
 from flowvec.collection.index.state import IndexState
 from flowvec.collection.index.vector_index import VectorIndex
@@ -26,19 +27,24 @@ from tests.waiting import wait_until
 DIM = 8
 
 
-# `exact_below` of a collection that is always, or hardly ever, searched exactly.
-EXACT_BELOW = {"exact": 10_000, "graph": 20}
+# How a collection is opened that is always searched in one way.
+OPTIONS: dict[str, Any] = {
+    "exact": {"exact_below": 10_000},
+    "scan": {"index": "scan", "exact_below": 0},
+    "graph": {"index": "graph", "exact_below": 20},
+}
 
 
-@pytest.fixture(params=["exact", "graph"])
-def kind(request: pytest.FixtureRequest) -> str:
-    """Both ways of searching."""
+@pytest.fixture(params=list(OPTIONS))
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """All ways of searching."""
+    monkeypatch.setattr(row_codes, "_LEAST_ESTIMATED", 0)  # few rows are scanned, too
     return str(request.param)
 
 
 def opened(folder: Path, kind: str) -> Collection:
     """A collection whose graph grows in many steps."""
-    c = Collection.open(folder, exact_below=EXACT_BELOW[kind])
+    c = Collection.open(folder, **OPTIONS[kind])
     index_of(c).growing.limits = GrowthLimits(most_rows=4)
     return c
 
@@ -274,7 +280,7 @@ def test_a_setting_that_could_not_be_kept_is_not_used(collection: Collection, ki
 def test_a_thread_that_the_system_refuses_breaks_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Collection.create(tmp_path / "d", dim=DIM, exact_below=5) as c:
+    with Collection.create(tmp_path / "d", dim=DIM, index="graph", exact_below=5) as c:
         c.add_vectors(range(40), vectors(40))
         c.search(vectors(1)[0])
 

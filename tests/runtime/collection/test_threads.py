@@ -39,7 +39,7 @@ def test_searches_continue_while_another_thread_changes_everything(
     fixed = vectors(120, seed=1)
     wrong: list[str] = []
     stop = threading.Event()
-    with Collection.create(tmp_path / "c", dim=8, exact_below=exact_below) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=exact_below) as c:
         c.add_vectors([f"fixed-{i}" for i in range(120)], fixed)
         deleted: set[str] = set()
 

@@ -26,7 +26,7 @@ def grouped(
     group = np.arange(ROWS) % GROUPS
     vectors = centres[group] + rng.normal(0, 0.2, (ROWS, DIM))
     path = tmp_path_factory.mktemp("map") / "rows"
-    with Collection.create(path, dim=DIM, exact_below=request.param) as collection:
+    with Collection.create(path, dim=DIM, index="graph", exact_below=request.param) as collection:
         collection.add_vectors(range(ROWS), vectors, metadata=[{"g": int(g)} for g in group])
         collection.prepare()
         yield collection

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from flowvec.collection.index.vector_table import VectorTable
 from flowvec.encoder.postprocess import normalize
 
-__all__ = ["least_ef", "queries_between"]
+__all__ = ["least_ef", "queries_between", "recall_of"]
 
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ def least_ef(
         nearest = search(ef)
         if nearest is None:
             break
-        recall = _recall(nearest, exact)
+        recall = recall_of(nearest, exact)
         if recall > best[1]:
             best = (ef, recall)
         if recall >= target:
@@ -50,7 +50,7 @@ def least_ef(
     return best
 
 
-def _recall(found: Found, exact: Found) -> float:
+def recall_of(found: Found, exact: Found) -> float:
     """The share of the true neighbours that were found.
 
     A row as near as the last of them is one of them too: which of nearly equal rows an exact search

@@ -1,4 +1,4 @@
-"""The nearest rows by an HNSW graph, and exactly among those that it does not hold."""
+"""The nearest rows by an HNSW graph, and by other means among those that it does not hold."""
 
 from __future__ import annotations
 
@@ -128,16 +128,23 @@ def search_graph(
 
 
 def search_rest(
-    table: VectorTable, queries: Floats, k: int, mask: Mask | None, hits: GraphHits | None
+    table: VectorTable,
+    queries: Floats,
+    k: int,
+    mask: Mask | None,
+    hits: GraphHits | None,
+    *,
+    exact: bool = True,
 ) -> tuple[Labels, Floats]:
-    """The k nearest rows: what a graph found, and exactly among the slots that it does not hold.
+    """The k nearest rows: what a graph found, and the best of the slots that it does not hold.
 
     Args:
         table: all rows, in the state that the graph was searched in.
         queries: float32 (queries, dim), as the metric compares them.
         k: how many; fewer are returned if fewer are eligible.
         mask: slots that may be found, bool (slots,); None is all.
-        hits: what the graph found; None compares all rows exactly.
+        hits: what the graph found; None looks at all rows.
+        exact: compare the vectors of these rows instead of scanning codes.
 
     Returns:
         Labels int64 and scores float32, (queries, min(k, eligible)), best first.
@@ -145,19 +152,20 @@ def search_rest(
     Raises:
         VectorFileError: as for `VectorTable.search`.
     """
+    search = table.search if exact else table.scan
     if hits is None:
-        return table.search(queries, k, mask)
+        return search(queries, k, mask)
     k = min(k, int(np.count_nonzero(eligible_slots(table, mask))))
     best, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
     done, rest = np.flatnonzero(hits.is_done), np.flatnonzero(~hits.is_done)
     if len(done):
         found = hits.labels[done], hits.scores[done]
         if hits.in_graph < table.slots:
-            recent = table.search(queries[done], k, mask, hits.in_graph)
+            recent = search(queries[done], k, mask, hits.in_graph)
             found = merge_best(*found, *recent, k)
         best[done], scores[done] = found
     if len(rest):
-        best[rest], scores[rest] = table.search(queries[rest], k, mask)
+        best[rest], scores[rest] = search(queries[rest], k, mask)
     return best, scores
 
 

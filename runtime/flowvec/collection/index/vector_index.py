@@ -1,4 +1,4 @@
-"""The nearest rows of a store: exactly, or by an HNSW graph that follows the rows.
+"""The nearest rows of a store: exactly, by a scan of codes, or by a graph that follows the rows.
 
 All threads share one cache of the store in memory. Every state of the store has a number. A search
 compares the store's number with that of the cache, and updates the cache if they differ. So it sees
@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.collection.index.changes import Change, StateChange, merged
+from flowvec.collection.index.choice import DEFAULT, IndexChoice, SearchKind
 from flowvec.collection.index.eligible import EligibleMasks
 from flowvec.collection.index.growing_graph import GrowingGraph
 from flowvec.collection.index.progress import showing_progress
-from flowvec.collection.index.recall import least_ef, queries_between
+from flowvec.collection.index.recall import least_ef, queries_between, recall_of
 from flowvec.collection.index.search import eligible_slots, search_graph, search_rest
 from flowvec.collection.index.snapshots import GraphSnapshots
 from flowvec.collection.index.state import IndexState
@@ -33,21 +34,19 @@ from flowvec.collection.store.store import Store
 from flowvec.progress import shows_bars
 from flowvec.vectors import scores as exact_scores
 
-__all__ = ["EXACT_BELOW", "Nearest", "VectorIndex"]
+__all__ = ["Nearest", "VectorIndex"]
 
 logger = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
-# Up to this many rows an exact search takes about a millisecond, and no graph is built.
-EXACT_BELOW = 10_000
 # How often a search retries after a concurrent change before it blocks writers.
 _ATTEMPTS = 3
 # Recall is measured at this k.
 _RECALL_K = 10
-# Above this many rows, an exact search does not hold the lock.
-_MOST_LOCKED = 20_000
+# Above this many rows, an exact search or a scan does not hold the lock.
+_MOST_LOCKED = {"exact": 20_000, "scan": 200_000, "graph": 20_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +83,16 @@ class VectorIndex:
         growing: the graph, which follows in the background.
     """
 
-    def __init__(self, store: Store, folder: Path, exact_below: int | None = None) -> None:
+    def __init__(self, store: Store, folder: Path, choice: IndexChoice = DEFAULT) -> None:
         """Search a store.
 
         Args:
             store: the rows.
             folder: where the index's files are.
-            exact_below: up to this many rows searches are exact; None is `EXACT_BELOW`.
+            choice: what answers searches.
         """
         self._store = store
-        self._exact_below = exact_below
+        self._choice = choice
         self._snapshots = GraphSnapshots(store, folder)
         self._state = IndexState(store, folder)
         self._masks = EligibleMasks(store)
@@ -111,10 +110,9 @@ class VectorIndex:
             self._state.catch_up()
 
     @property
-    def is_exact(self) -> bool:
-        """Whether the collection is so small that searches are exact."""
-        limit = EXACT_BELOW if self._exact_below is None else self._exact_below
-        return self._state.count <= limit
+    def kind(self) -> SearchKind:
+        """What answers searches of the rows that there are now."""
+        return self._choice.of(self._state.count)
 
     @property
     def state(self) -> int:
@@ -349,14 +347,14 @@ class VectorIndex:
             graph, ids = self.growing.graph, self._state.loaded.ids
             # Deleted rows are marked in the table; a change may mark more after this block.
             table = table.snapshot()
-            if graph is not None and k and not exact and not self.is_exact:
+            kind = "exact" if exact else self.kind
+            if graph is not None and k and kind == "graph":
                 held, depth = self.growing.held_slots(table), self._state.ef_search
                 hits = search_graph(
                     table, graph, held, compared, k, eligible_slots(table, mask), ef or depth
                 )
-        if not exact and not self.is_exact:
-            self._wants_graph = True
-        labels, scores = search_rest(table, compared, k, mask, hits)
+        self._wants_graph |= kind == "graph"
+        labels, scores = search_rest(table, compared, k, mask, hits, exact=kind == "exact")
         self._grow_if_due()
         return Nearest(labels, scores, self._ids_of(labels, ids) if with_ids else None)
 
@@ -415,20 +413,22 @@ class VectorIndex:
             if self._store.meta.newest_state() != self._state.number or not self._is_loaded(True):
                 return None
             table, graph, hits = self._table, self.growing.graph, None
-            if not self.is_exact:
+            if (kind := self.kind) == "graph":
                 held = self.growing.held_slots(table)
-                if graph is None or table.slots - held > _MOST_LOCKED:
+                if graph is None or table.slots - held > _MOST_LOCKED[kind]:
                     return None
                 hits = search_graph(
                     table, graph, held, compared, k, table.live, ef or self._state.ef_search
                 )
-            if hits is None and table.slots > _MOST_LOCKED:
+            if hits is None and table.slots > _MOST_LOCKED[kind]:
                 return None
-            labels, scores = search_rest(table, compared, k, None, hits)
+            if kind == "scan" and not table.is_ready_to_scan:
+                return None
+            labels, scores = search_rest(table, compared, k, None, hits, exact=kind == "exact")
             return Nearest(labels, scores, self._ids_of(labels, self._state.loaded.ids))
 
     def prepare(self, stopped: Callable[[], bool] | None = None) -> bool:
-        """Load what a search needs, and let the graph hold all rows; not inside `reading`.
+        """Load what a search needs, and let codes or the graph hold all rows; not in `reading`.
 
         Args:
             stopped: called now and then; True makes this give up.
@@ -437,15 +437,19 @@ class VectorIndex:
             Whether everything is in memory; False if it was stopped.
         """
         while True:
-            with self._store.reading(), self._one_state(with_ids=True):
-                if self.is_exact or self.growing.is_complete(self._table):
+            with self._store.reading():
+                with self._one_state(with_ids=True):
+                    kind, table = self.kind, self._table.snapshot()
+                    is_complete = self.growing.is_complete(table)
+                if kind == "scan":
+                    table.prepare_scan()
+                if kind != "graph" or is_complete:
                     return True
-                total = self._table.count
             if stopped is not None and stopped():
                 return False
             self._wants_graph = True
             self.growing.start_if_due()
-            with showing_progress(total, lambda: self.graph_size, shows_bars()):
+            with showing_progress(table.count, lambda: self.graph_size, shows_bars()):
                 if not self.growing.wait(stopped):
                     return False
             if self.growing.has_failed:
@@ -460,18 +464,21 @@ class VectorIndex:
     def measure_recall(self, target: float, queries: int | Floats, seed: int) -> tuple[int, float]:
         """The least `ef` whose recall of the ten nearest reaches a target, and that recall.
 
-        The graph must hold all rows: call `prepare` before. Inside the store's `reading`.
+        Without a graph, the present `ef` and the recall of searches. The graph must hold all rows:
+        call `prepare` before. Inside the store's `reading`.
         """
         with self._one_state():
-            if self.is_exact or self.growing.graph is None:
+            kind, table = self.kind, self._table.snapshot()
+            if kind == "exact" or (kind == "graph" and self.growing.graph is None):
                 return self._state.ef_search, 1.0
-            table = self._table.snapshot()
         vectors = (
             queries_between(table, queries, seed) if isinstance(queries, int)
             else self._state.comparable(queries)
         )  # fmt: skip
         k = min(_RECALL_K, table.count)
         exact = table.search(vectors, k)
+        if kind == "scan":
+            return self._state.ef_search, recall_of(table.scan(vectors, k), exact)
 
         def search(ef: int) -> tuple[Labels, Floats] | None:
             with self._lock.reading():
@@ -504,7 +511,7 @@ class VectorIndex:
     def compact_graph(self) -> None:
         """Build the graph anew without tombstones, and save it; searches use the old one."""
         self.growing.wait()
-        if self.is_exact:
+        if self.kind != "graph":
             with self._lock.writing():
                 self.growing.drop()
             return
@@ -527,5 +534,5 @@ class VectorIndex:
 
     def _grow_if_due(self) -> None:
         """Let the graph grow in the background, if somebody searches a large collection."""
-        if self._wants_graph and not self.is_exact:
+        if self._wants_graph and self.kind == "graph":
             self.growing.start_if_due()

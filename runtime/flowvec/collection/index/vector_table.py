@@ -14,10 +14,12 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.collection.index.row_codes import RowCodes
 from flowvec.collection.index.vector_file import VectorFile, VectorFileError
 from flowvec.collection.index.vector_labels import placed_labels
 from flowvec.collection.index.vector_scores import PART_NUMBERS, Parts, Scorer
 from flowvec.errors import CollectionError
+from flowvec.hnsw import Places
 from flowvec.vectors import Metric
 
 __all__ = ["VectorTable"]
@@ -65,6 +67,7 @@ class VectorTable:
         self.dim, self.metric = dim, metric
         self._file, self._reread = file, reread
         self._scorer = Scorer(metric)
+        self._codes = RowCodes(dim, metric)
         self._mapped = n if file is not None else 0
         self._tail: Floats = np.empty((0, dim), np.float32)
         self._labels: Labels = np.empty(0, np.int64)
@@ -125,7 +128,8 @@ class VectorTable:
     def memory_bytes(self) -> int:
         """Memory that this process alone holds; the mapped file is shared."""
         repaired = sum(block.nbytes for block in self._repaired.values())
-        return self._labels.nbytes + self._live.nbytes + self._tail.nbytes + repaired
+        held = self._labels.nbytes + self._live.nbytes + self._tail.nbytes
+        return held + repaired + self._codes.nbytes
 
     @property
     def mapped_bytes(self) -> int:
@@ -258,6 +262,39 @@ class VectorTable:
         labels = self._labels[first : self.slots]
         labels = labels if chosen is None else labels[chosen]
         return self._scorer.best(queries, k, labels, self._parts(first), chosen)
+
+    def scan(
+        self, queries: Floats, k: int, mask: Mask | None = None, first: int = 0
+    ) -> tuple[Labels, Floats]:
+        """`search` by a scan of codes, which may miss a row now and then.
+
+        Codes that are not there yet are made first.
+        """
+        eligible = self.live if mask is None else self.live & mask
+        count = int(np.count_nonzero(eligible[first:]))
+        if not self.prepare_scan() or self._repaired:
+            return self.search(queries, k, mask, first)
+        allowed = None if count == self.slots - first else eligible
+        blocks = None if self._file is None else self._file.blocks.vectors
+        places = Places(blocks, self._mapped, self._tail[: self.slots - self._mapped])
+        slots, scores = self._codes.search(
+            queries, min(k, count), places, first=first, last=self.slots, allowed=allowed,
+            eligible=count,
+        )  # fmt: skip
+        return self._labels[slots], scores
+
+    def prepare_scan(self) -> bool:
+        """Make the codes that are not there yet; False if these vectors cannot have codes.
+
+        Raises:
+            VectorFileError: as for `search`.
+        """
+        return self._codes.follow(self.slots, self.vectors_of)
+
+    @property
+    def is_ready_to_scan(self) -> bool:
+        """Whether all rows have codes."""
+        return self._codes.covers(self.slots)
 
     def search_slots(self, queries: Floats, k: int, slots: Labels) -> tuple[Labels, Floats]:
         """`search` among these slots alone, ascending, whether they are live or not."""

@@ -11,6 +11,7 @@ from mteb.models.model_meta import ModelMeta
 
 from flowvec.arguments import whole_number
 from flowvec.collection.collection import Collection
+from flowvec.collection.index.choice import IndexKind
 from flowvec.collection.reranking import RERANK_FROM
 from flowvec.collection.results import Hit
 from flowvec.encoder.encoder import Encoder
@@ -42,6 +43,7 @@ class FlowvecSearch:
         *,
         rerank: AnyReranker | None = None,
         rerank_from: int = RERANK_FROM,
+        index: IndexKind = "auto",
         exact_below: int | None = None,
         load_options: Mapping[str, Any] | None = None,
         **options: Any,
@@ -53,7 +55,8 @@ class FlowvecSearch:
             rerank: a Reranker or a MultiVectorEncoder, which sorts the best documents again. Those
                 that it does not read follow in the order of the search.
             rerank_from: how many documents it reads.
-            exact_below: as for `Collection.create`; 0 searches every corpus by its graph.
+            index: as for `Collection.create`.
+            exact_below: as for `Collection.create`; 0 compares no corpus exactly.
             load_options: options of `Encoder.load`.
             **options: those of `Collection.search`, such as `hybrid`, `vector_weight`, `exact` and
                 `ef`.
@@ -68,7 +71,7 @@ class FlowvecSearch:
         self._late = LateEncoder(model, load_options)
         self._rerank = rerank
         self._rerank_from = whole_number("rerank_from", rerank_from)
-        self._exact_below = exact_below
+        self._index, self._exact_below = index, exact_below
         self._options = options
         self._late.get()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -77,7 +80,7 @@ class FlowvecSearch:
     @property
     def mteb_model_meta(self) -> ModelMeta:
         """Name and fingerprint of the model, and the options of the search."""
-        settings = {**self._options, "exact_below": self._exact_below}
+        settings = {**self._options, "index": self._index, "exact_below": self._exact_below}
         if self._rerank is not None:
             settings |= {
                 "rerank": self._rerank.bundle.manifest.name,
@@ -117,6 +120,7 @@ class FlowvecSearch:
             Path(self._folder.name) / "corpus",
             encoder=encoder,
             metric=METRIC_OF_SIMILARITY.get(encoder.bundle.manifest.similarity, "cosine"),
+            index=self._index,
             exact_below=self._exact_below,
         )
         ids: list[str] = []

@@ -51,7 +51,7 @@ def test_searches_see_all_rows_however_far_the_graph_is(
 ) -> None:
     rows, queries = vectors(1000), vectors(20, seed=1)
     expected = top_k(unit(queries), unit(rows), 5, "cosine")[0].tolist()
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         index_of(c).growing.limits = GrowthLimits(most_rows=60)
         c.add_vectors(range(1000), rows, metadata=[{"half": i % 2} for i in range(1000)])
         # The thread holds the lock while it adds: let it go for a step at a time.
@@ -70,7 +70,7 @@ def test_searches_see_all_rows_however_far_the_graph_is(
 
 
 def test_changes_while_it_grows_reach_it(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(2000), vectors(2000))
         c.search(vectors(1)[0])
         for n in range(20):
@@ -104,14 +104,14 @@ def test_what_was_grown_is_saved_while_it_grows(
         saved.append(newest)
 
     monkeypatch.setattr(growing_graph.GraphSnapshots, "record", noted)
-    c = Collection.create(tmp_path / "c", dim=8, exact_below=50)
+    c = Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50)
     index_of(c).growing.limits = GrowthLimits(unsaved_seconds=0.0)
     c.add_vectors(range(3000), vectors(3000))
     assert c.prepare()
     assert 5 < len(saved) < 60
     assert saved == sorted(saved)
     # As after a kill: another handle loads the newest file, and adds the rest.
-    with Collection.open(tmp_path / "c", exact_below=50) as other:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as other:
         assert other.search(vectors(3000)[7], k=1)[0].id == 7
         assert other.prepare()
         assert other.info().graph_rows == 3000
@@ -137,7 +137,7 @@ def test_a_halt_of_the_thread_does_not_save_a_few_rows(
             return self.now
 
     monkeypatch.setattr(growing_graph, "time", Clock())
-    with Collection.create(tmp_path / "c", dim=8, exact_below=5) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=5) as c:
         c.add_vectors(range(100), vectors(100))
         assert c.prepare()
         assert not list((tmp_path / "c").glob("*.hnsw"))
@@ -156,7 +156,7 @@ def test_searches_and_changes_go_on_while_the_graph_is_written(
         assert go.wait(60)
         write(self, path)
 
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         index_of(c).growing.limits = GrowthLimits(unsaved_seconds=0.0)
         c.add_vectors(range(2000), vectors(2000))
         with monkeypatch.context() as patch:
@@ -175,7 +175,7 @@ def test_searches_and_changes_go_on_while_the_graph_is_written(
             go.set()
             assert c.prepare()
         assert len(graph) == len(c) == 1999
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         assert c.verify() == []
         assert {hit.id for hit in c.search(vectors(1)[0], k=3000)} == ids
 
@@ -185,7 +185,7 @@ import resource, signal, sys
 import numpy as np
 from pathlib import Path
 from flowvec import Collection
-c = Collection.open(sys.argv[1], exact_below=50)
+c = Collection.open(sys.argv[1], index="graph", exact_below=50)
 c.prepare()
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
@@ -200,7 +200,7 @@ print(len(c.search(np.ones(8), k=10_000)))
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 def test_a_full_disk_while_the_graph_is_saved_leaves_the_old_file(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(3000), vectors(3000))
         c.prepare()
     before = {file.name for file in (tmp_path / "c").glob("*.hnsw*")}
@@ -212,12 +212,12 @@ def test_a_full_disk_while_the_graph_is_saved_leaves_the_old_file(tmp_path: Path
     assert first.startswith("CollectionError"), first
     assert second == "3000"
     assert {file.name for file in (tmp_path / "c").glob("*.hnsw*")} == before
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         assert c.verify() == []
 
 
 def test_one_process_at_a_time_saves(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(300), vectors(300))
         c.prepare()
         held = growing_graph.FolderLock(tmp_path / "c" / "graph.lock")
@@ -240,7 +240,7 @@ def test_a_graph_that_cannot_grow_is_left_alone_for_a_while(
         raise MemoryError("no room")
 
     graphs_add(fail)
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         index_of(c).growing.limits = GrowthLimits(retry_seconds=3600.0)
         c.add_vectors(range(300), vectors(300))
         for _ in range(20):
@@ -254,7 +254,7 @@ LEFT_OPEN = """
 import sys, time
 import numpy as np
 from flowvec import Collection
-c = Collection.open(sys.argv[1], exact_below=50)
+c = Collection.open(sys.argv[1], index="graph", exact_below=50)
 c.search(np.ones(64))
 time.sleep(float(sys.argv[2]))
 """
@@ -264,7 +264,7 @@ time.sleep(float(sys.argv[2]))
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.2])
 def test_a_program_may_end_while_the_graph_grows(tmp_path: Path, seconds: float) -> None:
     """Python stops its threads in the middle of a change, which aborted the process."""
-    with Collection.create(tmp_path / "c", dim=64, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=64, index="graph", exact_below=50) as c:
         c.add_vectors(range(10_000), vectors(10_000, dim=64))
     done = subprocess.run(
         [sys.executable, "-c", LEFT_OPEN, str(tmp_path / "c"), str(seconds)],
@@ -275,16 +275,16 @@ def test_a_program_may_end_while_the_graph_grows(tmp_path: Path, seconds: float)
 
 def test_a_process_that_searches_once_does_not_load_the_graph(tmp_path: Path) -> None:
     """Loading takes seconds where there are many rows, and closing would wait for it."""
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(300), vectors(300))
         c.prepare()
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         growing = index_of(c).growing
         growing.limits = GrowthLimits(grace_seconds=600.0)
         for _ in range(200):  # in which a graph of this size would have been loaded
             assert c.search(vectors(300)[7], k=1)[0].id == 7
             assert growing.graph is None
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         index_of(c).growing.limits = GrowthLimits(grace_seconds=600.0)
         assert c.prepare()  # does not wait for more searches
         assert index_of(c).growing.graph is not None

@@ -41,13 +41,13 @@ def search_table(
 def test_a_large_collection_uses_its_graph_and_keeps_recall(tmp_path: Path) -> None:
     rows = vectors(400)
     queries = vectors(40, seed=9)
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(300), rows[:300])
         c.prepare()  # builds the graph, which follows later adds
         c.add_vectors(range(300, 400), rows[300:])
         c.prepare()
         c.delete(range(0, 400, 7))
-        assert c.info().search == "hnsw"
+        assert c.info().search == "graph"
         assert c.info().graph_rows == 400
         before = [[h.id for h in hits] for hits in c.search_batch(queries, k=5)]
     assert [p.name for p in (tmp_path / "c").glob("graph-*.hnsw")] == ["graph-1.hnsw"]
@@ -56,7 +56,7 @@ def test_a_large_collection_uses_its_graph_and_keeps_recall(tmp_path: Path) -> N
     exact = [{live[j] for j in np.argsort(-(unit[live] @ q))[:5]} for q in queries]
     recall = np.mean([len(set(a) & b) / 5 for a, b in zip(before, exact, strict=True)])
     assert recall >= 0.99
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         c.prepare()
         after = [[h.id for h in hits] for hits in c.search_batch(queries, k=5)]
         assert c.info().graph_rows == 400  # loaded, not rebuilt
@@ -67,10 +67,12 @@ def test_a_large_collection_uses_its_graph_and_keeps_recall(tmp_path: Path) -> N
 def test_an_exact_search_misses_nothing(tmp_path: Path, metric: Metric) -> None:
     rng = np.random.default_rng(0)
     rows, queries = (rng.normal(size=(n, 24)).astype(np.float32) for n in (3000, 20))
-    with Collection.create(tmp_path / "c", dim=24, metric=metric, exact_below=50) as c:
+    with Collection.create(
+        tmp_path / "c", dim=24, metric=metric, index="graph", exact_below=50
+    ) as c:
         c.add_vectors(range(3000), rows, metadata=[{"half": i % 2} for i in range(3000)])
         c.prepare()
-        assert c.info().search == "hnsw"
+        assert c.info().search == "graph"
         left, right = (
             (a / np.linalg.norm(a, axis=1, keepdims=True) if metric == "cosine" else a)
             for a in (queries, rows)
@@ -90,7 +92,7 @@ def test_an_exact_search_misses_nothing(tmp_path: Path, metric: Metric) -> None:
 def test_ef_applies_to_one_search_only(tmp_path: Path) -> None:
     """Searches with other `ef` at the same time give what each gives alone."""
     rows, queries = vectors(4000, 24), vectors(30, 24, seed=1)
-    with Collection.create(tmp_path / "c", dim=24, metric="ip", exact_below=0) as c:
+    with Collection.create(tmp_path / "c", dim=24, metric="ip", index="graph", exact_below=0) as c:
         c.add_vectors(range(4000), rows, metadata=[{"half": i % 2} for i in range(4000)])
         c.prepare()
         efs = (1, 10, 40, 400)
@@ -116,33 +118,33 @@ def test_ef_applies_to_one_search_only(tmp_path: Path) -> None:
 
 
 def test_a_search_goes_no_further_than_there_are_rows(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=0) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=0) as c:
         c.add_vectors(range(20), vectors(20))
         c.delete(range(15))
-        assert c.info().search == "hnsw"
+        assert c.info().search == "graph"
         for k in (1, 5, 9):
             assert len(c.search(vectors(1)[0], k, ef=1000)) == min(k, 5)
 
 
 def test_up_to_how_many_rows_a_search_is_exact_is_the_callers(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=60) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=60) as c:
         c.add_vectors(range(60), vectors(60))
         assert c.info().search == "exact"
         c.add_vectors([60], vectors(1))
-        assert c.info().search == "hnsw"
+        assert c.info().search == "graph"
     with Collection.open(tmp_path / "c") as c:
         assert c.info().search == "exact"
-    with Collection.open(tmp_path / "c", exact_below=0) as c:
-        assert c.info().search == "hnsw"
-    with Collection.open_or_create(tmp_path / "c", dim=8, exact_below=0) as c:
-        assert c.info().search == "hnsw"
+    with Collection.open(tmp_path / "c", index="graph", exact_below=0) as c:
+        assert c.info().search == "graph"
+    with Collection.open_or_create(tmp_path / "c", dim=8, index="graph", exact_below=0) as c:
+        assert c.info().search == "graph"
 
 
 def test_an_exact_search_is_exact_however_much_another_handle_has_added(tmp_path: Path) -> None:
     rows, queries = vectors(3000, 24), vectors(20, 24, seed=1)
-    with Collection.create(tmp_path / "c", dim=24, metric="ip", exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=24, metric="ip", index="graph", exact_below=50) as c:
         c.add_vectors(range(40), rows[:40])
-        with Collection.open(tmp_path / "c", exact_below=50) as reader:
+        with Collection.open(tmp_path / "c", index="graph", exact_below=50) as reader:
             assert reader.info().search == "exact"
             c.add_vectors(range(40, 3000), rows[40:])
             c.tune_recall(0.01)  # the graph is searched as little as can be from now on
@@ -156,12 +158,14 @@ def test_an_exact_search_is_exact_however_much_another_handle_has_added(tmp_path
 @pytest.mark.parametrize("metric", ["ip", "l2", "cosine"])
 def test_a_graph_keeps_recall_and_scores_at_any_scale(tmp_path: Path, metric, scale) -> None:
     rows, queries = vectors(400) * np.float32(scale), vectors(20, seed=3) * np.float32(scale)
-    with Collection.create(tmp_path / "c", dim=8, metric=metric, exact_below=50) as c:
+    with Collection.create(
+        tmp_path / "c", dim=8, metric=metric, index="graph", exact_below=50
+    ) as c:
         c.add_vectors(range(400), rows)
         for _ in range(2):  # built, then loaded
             hit_lists = c.search_batch(queries, k=5)
             c.close()
-            c = Collection.open(tmp_path / "c", exact_below=50)
+            c = Collection.open(tmp_path / "c", index="graph", exact_below=50)
         c.close()
     a, b = rows.astype(np.float64), queries.astype(np.float64)
     if metric == "cosine":
@@ -180,7 +184,7 @@ def test_a_graph_keeps_recall_and_scores_at_any_scale(tmp_path: Path, metric, sc
 
 
 def test_k_above_what_a_graph_reaches_is_searched_exactly(tmp_path: Path) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(200), vectors(200))
         c.search(vectors(1)[0])
         c.delete(range(90))
@@ -199,7 +203,9 @@ def test_one_long_vector_does_not_spoil_inner_products(
     vectors, queries = rng.standard_normal((2000, 24)), rng.standard_normal((50, 24))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors[place] *= 1e5
-    with Collection.create(tmp_path / "c", dim=24, metric="ip", exact_below=100) as c:
+    with Collection.create(
+        tmp_path / "c", dim=24, metric="ip", index="graph", exact_below=100
+    ) as c:
         c.add_vectors(list(range(2000)), vectors)
         ids, scores = c.search_ids(queries, 10)
         exact, _ = c.search_ids(queries, 10, exact=True)

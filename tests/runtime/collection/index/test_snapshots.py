@@ -16,7 +16,7 @@ from tests.makers import vectors
 def test_a_damaged_graph_file_is_never_used(tmp_path: Path, damage: str, caplog) -> None:
     folder = tmp_path / "c"
     rows = vectors(200)
-    with Collection.create(folder, dim=8, exact_below=50) as c:
+    with Collection.create(folder, dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(200), rows)
         c.prepare()
         expected = [h.id for h in c.search(rows[3], k=10)]
@@ -34,7 +34,7 @@ def test_a_damaged_graph_file_is_never_used(tmp_path: Path, damage: str, caplog)
         file.symlink_to(tmp_path / "elsewhere")
     elif damage == "swapped":
         file.write_bytes(bytes(len(data)))
-    with Collection.open(folder, exact_below=50) as c:
+    with Collection.open(folder, index="graph", exact_below=50) as c:
         c.prepare()
         if damage == "stale":
             # Rows added after the file was written, by a process that was killed before saving.
@@ -44,7 +44,7 @@ def test_a_damaged_graph_file_is_never_used(tmp_path: Path, damage: str, caplog)
             assert [h.id for h in c.search(rows[3], k=10)] == expected
             assert "rebuilt from the store" in caplog.text
         assert len(c.search(rows[3], k=1000)) == len(c)
-    with Collection.open(folder, exact_below=50) as c:
+    with Collection.open(folder, index="graph", exact_below=50) as c:
         assert c.search(rows[3], k=1)[0].id == 3
 
 
@@ -54,20 +54,20 @@ def test_deleted_graphs_are_forgotten_when_the_next_is_saved(
 ) -> None:
     folder = tmp_path / "c"
     for seed in range(2):  # two files
-        with Collection.open_or_create(folder, dim=8, exact_below=50) as c:
+        with Collection.open_or_create(folder, dim=8, index="graph", exact_below=50) as c:
             c.add_vectors(range(200 * seed, 200 * seed + 200), vectors(200, seed=seed))
             c.prepare()
     graphs = list(folder.glob("graph-*.hnsw"))
     assert len(graphs) == 2
     for graph in graphs:
         graph.unlink()
-    with Collection.open(folder, exact_below=50) as c:
+    with Collection.open(folder, index="graph", exact_below=50) as c:
         assert sum("is missing" in problem for problem in c.verify()) == 2
         if compacts:
             c.compact()
         else:
             c.prepare()
-    with Collection.open(folder, exact_below=50) as c:
+    with Collection.open(folder, index="graph", exact_below=50) as c:
         assert list(c.verify()) == []
 
 
@@ -75,39 +75,39 @@ def test_deleted_graphs_are_forgotten_when_the_next_is_saved(
     "damage", ["file = 7", "file = '../graph-1.hnsw'", "bytes = 'x'", "M = 'x'", "max_label = 10"]
 )
 def test_a_damaged_record_of_a_graph_is_never_followed(tmp_path: Path, damage: str) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(200), vectors(200))
         expected = [h.id for h in c.search(vectors(1)[0], k=10)]
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         run_sql(tmp_path / "c", f"UPDATE snapshots SET {damage}")
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         assert [h.id for h in c.search(vectors(1)[0], k=10)] == expected
         assert len(c.search(vectors(1)[0], k=1000)) == 200
 
 
 def test_a_record_that_claims_rows_its_graph_lacks_is_not_believed(tmp_path: Path, caplog) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(200), vectors(200))
         c.prepare()
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         c.add_vectors(["new"], vectors(1, seed=8))
         run_sql(tmp_path / "c", "UPDATE snapshots SET max_label = 1000000")
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
         c.prepare()
     assert "has rows missing" in caplog.text
 
 
 def test_a_graph_is_not_saved_as_holding_rows_of_another_handle(tmp_path: Path, caplog) -> None:
-    with Collection.create(tmp_path / "c", dim=8, exact_below=50) as c:
+    with Collection.create(tmp_path / "c", dim=8, index="graph", exact_below=50) as c:
         c.add_vectors(range(200), vectors(200))
-    late = Collection.open(tmp_path / "c", exact_below=50)
+    late = Collection.open(tmp_path / "c", index="graph", exact_below=50)
     late.prepare()  # builds the graph, and will save it
-    with Collection.open(tmp_path / "c", exact_below=50) as other:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as other:
         other.add_vectors(["new"], vectors(1, seed=8))
     late.close()
     assert len(list((tmp_path / "c").glob("graph-*.hnsw"))) == 1
-    with Collection.open(tmp_path / "c", exact_below=50) as c:
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         assert c.search(vectors(1, seed=8)[0], k=1)[0].id == "new"
         c.prepare()
     assert "has rows missing" not in caplog.text
@@ -117,7 +117,7 @@ def test_the_newest_two_graph_files_are_kept(tmp_path: Path) -> None:
     for n in (1, 2, 3, 4):
         opener = Collection.create if n == 1 else Collection.open
         options = {"dim": 8} if n == 1 else {}
-        with opener(tmp_path / "c", exact_below=50, **options) as c:
+        with opener(tmp_path / "c", index="graph", exact_below=50, **options) as c:
             c.add_vectors([f"{n}-{i}" for i in range(100)], vectors(100, seed=n))
             c.prepare()
             recorded = [snapshot.n for snapshot in store_of(c).snapshots.all()]
@@ -132,14 +132,14 @@ def test_the_older_graph_is_used_if_the_newer_is_damaged(
     for n in (1, 2):
         opener = Collection.create if n == 1 else Collection.open
         options = {"dim": 8, "metric": "ip"} if n == 1 else {}
-        with opener(tmp_path / "c", exact_below=50, **options) as c:
+        with opener(tmp_path / "c", index="graph", exact_below=50, **options) as c:
             c.add_vectors([f"{n}-{i}" for i in range(100)], vectors(100, seed=n))
             c.delete([f"{n}-0"])
             c.prepare()
     (tmp_path / "c" / "graph-2.hnsw").write_bytes(b"nonsense")
     with (
         caplog.at_level(logging.INFO, "flowvec"),
-        Collection.open(tmp_path / "c", exact_below=50) as c,
+        Collection.open(tmp_path / "c", index="graph", exact_below=50) as c,
     ):
         c.prepare()
         assert "graph-2.hnsw" in caplog.text

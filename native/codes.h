@@ -1,0 +1,199 @@
+// Codes of vectors: four bits for each number, which a scan compares with queries many times faster
+// than it would compare the vectors.
+//
+// A vector is rotated at random, so that its numbers look like those of a normal distribution
+// whatever the data. Each number x then becomes one of 16 levels -7.5, -6.5, ... 7.5, times a step
+// of the row's own: the one that keeps the vector's direction best. A dot product with the levels l
+// is turned into one with the vector by the factor |x|^2 / <x, l>, which is right in the mean, as
+// in RaBitQ (Gao and Long 2024, arXiv 2405.12497; Gao et al. 2024, arXiv 2409.09913).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "distances.h"
+
+namespace flowvec {
+
+// Rows of a group, whose codes lie beside each other: a register has one number of each.
+constexpr size_t GROUP_ROWS = 8;
+// Rows of a chunk: its codes stay in a core's cache while many queries are compared with them.
+constexpr size_t CHUNK_ROWS = 512;
+constexpr size_t CHUNK_GROUPS = CHUNK_ROWS / GROUP_ROWS;
+constexpr int LEVELS = 16;
+constexpr float MIDDLE = 7.5f;  // the level of code 0 is -MIDDLE
+
+// A number of each row of a group.
+struct Group8 {
+    float row[GROUP_ROWS];
+};
+
+// An orthogonal matrix that looks random: signs and Hadamard transforms, three times. A transform
+// takes a power of two, so the first numbers and the last ones are transformed in turn.
+class Rotation {
+  public:
+    Rotation(size_t dim, uint64_t seed) : dim_(dim), part_(1) {
+        while (2 * part_ <= dim) part_ *= 2;
+        signs_.resize(ROUNDS * dim);
+        // Both transforms make numbers larger by the square root of `part`.
+        scale_ = 1.0f / std::sqrt(float(part_));
+        for (size_t i = 0; i < signs_.size(); i++) {
+            seed += 0x9E3779B97F4A7C15u;  // splitmix64, Steele et al. 2014
+            uint64_t word = (seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9u;
+            word = (word ^ (word >> 27)) * 0x94D049BB133111EBu;
+            signs_[i] = (word >> 63) ? 1.0f : -1.0f;
+        }
+    }
+
+    // Of one vector, or of the vectors of a group.
+    template <typename Number>
+    FLOWVEC_INLINE void turn(Number* numbers) const {
+        for (size_t round = 0; round < ROUNDS; round++) {
+            for (size_t i = 0; i < dim_; i++) multiply(numbers[i], signs_[round * dim_ + i]);
+            transform(numbers);
+            if (part_ < dim_) transform(numbers + dim_ - part_);
+        }
+    }
+
+  private:
+    static constexpr size_t ROUNDS = 3;
+    size_t dim_, part_;
+    float scale_;
+    std::vector<float> signs_;
+
+    static FLOWVEC_INLINE void multiply(float& x, float factor) { x *= factor; }
+    static FLOWVEC_INLINE void multiply(Group8& x, float factor) {
+        for (size_t r = 0; r < GROUP_ROWS; r++) x.row[r] *= factor;
+    }
+    static FLOWVEC_INLINE void butterfly(float& a, float& b) {
+        const float sum = a + b, difference = a - b;
+        a = sum, b = difference;
+    }
+    static FLOWVEC_INLINE void butterfly(Group8& a, Group8& b) {
+        for (size_t r = 0; r < GROUP_ROWS; r++) butterfly(a.row[r], b.row[r]);
+    }
+    template <typename Number>
+    FLOWVEC_INLINE void transform(Number* numbers) const {
+        for (size_t half = 1; half < part_; half *= 2)
+            for (size_t start = 0; start < part_; start += 2 * half)
+                for (size_t i = start; i < start + half; i++)
+                    butterfly(numbers[i], numbers[i + half]);
+        for (size_t i = 0; i < part_; i++) multiply(numbers[i], scale_);
+    }
+};
+
+// What a scan needs to know of the rows of a chunk, besides their codes. The score of row r is
+// estimated as factors[r] * <query, levels> + offsets[r].
+struct Chunk {
+    std::unique_ptr<uint8_t[]> memory;
+    uint8_t* codes;  // of its groups, one after another
+    float factors[CHUNK_ROWS] = {};
+    // The standard deviation of an estimate from the score, for a query of length 1.
+    float deviations[CHUNK_ROWS] = {};
+    float lengths[CHUNK_ROWS] = {};  // of the vectors, or twice that
+    float offsets[CHUNK_ROWS] = {};
+
+    explicit Chunk(size_t bytes) : memory(new uint8_t[bytes + 63]()) {
+        const auto address = reinterpret_cast<uintptr_t>(memory.get());
+        codes = memory.get() + (63 - (address + 63) % 64);
+    }
+};
+
+// Shares of a row's largest number that the highest level may stand for. With four bits and a
+// normal distribution the best step is a third of the standard deviation.
+constexpr float SHARES[] = {1.0f, .94f, .88f, .82f, .76f, .7f, .62f, .54f};
+
+// The code of a number in units of the row's step.
+FLOWVEC_INLINE int code_of(float x) {
+    const int code = int(x + (MIDDLE + .5f));  // below zero it is not rounded down, but cut below
+    return code < 0 ? 0 : code > LEVELS - 1 ? LEVELS - 1 : code;
+}
+
+// Codes of rows `first` to before `last` of a group, whose numbers are rotated. Behind the last
+// number are zeros, up to a multiple of 8.
+//
+// A register of a group's codes has 4 bytes of each row: byte j of octet o has number 8 o + j in its
+// low half, and number 8 o + 4 + j in its high half. The first `part` octets of all groups lie in
+// front of the others, which a scan seldom needs.
+FLOWVEC_INLINE void encode_group(const Group8* numbers, size_t dim, bool squared, size_t part,
+                                 Chunk& chunk, size_t group, size_t first, size_t last) {
+    const size_t octets = (dim + 7) / 8;
+    float largest[GROUP_ROWS] = {}, inverse[GROUP_ROWS], best[GROUP_ROWS] = {};
+    float chosen[GROUP_ROWS], products[GROUP_ROWS] = {}, lengths[GROUP_ROWS] = {};
+    for (size_t i = 0; i < dim; i++)
+        for (size_t r = 0; r < GROUP_ROWS; r++) {
+            const float x = std::fabs(numbers[i].row[r]);
+            largest[r] = x > largest[r] ? x : largest[r];
+        }
+    for (size_t r = 0; r < GROUP_ROWS; r++) chosen[r] = largest[r] > 0 ? MIDDLE / largest[r] : 0;
+    for (const float share : SHARES) {
+        float dots[GROUP_ROWS] = {}, squares[GROUP_ROWS] = {};
+        for (size_t r = 0; r < GROUP_ROWS; r++)
+            inverse[r] = largest[r] > 0 ? MIDDLE / (largest[r] * share) : 0;
+        for (size_t i = 0; i < dim; i++)
+            for (size_t r = 0; r < GROUP_ROWS; r++) {
+                // In units of the step: from -7.5 to 7.5.
+                const float x = numbers[i].row[r] * inverse[r];
+                const float level = float(code_of(x)) - MIDDLE;
+                dots[r] += x * level;
+                squares[r] += level * level;
+            }
+        for (size_t r = 0; r < GROUP_ROWS; r++) {
+            // The square of the cosine, but for the vector's length, which is the same for all.
+            const float unit = dots[r] / (inverse[r] > 0 ? inverse[r] * largest[r] : 1.0f);
+            const float cosine = unit * unit / squares[r];
+            if (cosine > best[r]) {
+                best[r] = cosine, chosen[r] = inverse[r];
+                products[r] = dots[r], lengths[r] = squares[r];
+            }
+        }
+    }
+    float norms[GROUP_ROWS] = {};  // squared, in units of the step
+    for (size_t i = 0; i < dim; i++)
+        for (size_t r = 0; r < GROUP_ROWS; r++) {
+            const float x = numbers[i].row[r] * chosen[r];
+            norms[r] += x * x;
+        }
+    for (size_t r = first; r < last; r++) {
+        const size_t row = group * GROUP_ROWS + r;
+        const bool is_zero = !(products[r] > 0);
+        const float step = is_zero ? 0 : 1 / chosen[r];
+        const float factor = is_zero ? 0 : norms[r] / products[r];
+        const float rest = factor * factor * lengths[r] - norms[r];
+        const float twice = squared ? 2.0f : 1.0f;  // |q - x|^2 = |q|^2 - (2 <q, x> - |x|^2)
+        chunk.factors[row] = twice * step * factor;
+        chunk.deviations[row] = twice * step * std::sqrt((rest > 0 ? rest : 0) / float(dim));
+        chunk.lengths[row] = twice * step * std::sqrt(norms[r]);
+        chunk.offsets[row] = squared ? -step * step * norms[r] : 0;
+        for (size_t octet = 0; octet < octets; octet++) {
+            size_t place = group * part + octet;
+            if (octet >= part)
+                place = CHUNK_GROUPS * part + group * (octets - part) + octet - part;
+            uint8_t* codes = chunk.codes + (place * GROUP_ROWS + r) * 4;
+            for (size_t j = 0; j < 4; j++) {
+                int halves[2];
+                for (size_t high = 0; high < 2; high++) {
+                    halves[high] = code_of(numbers[8 * octet + 4 * high + j].row[r] * chosen[r]);
+                }
+                codes[j] = uint8_t(halves[0] | halves[1] << 4);
+            }
+        }
+    }
+}
+
+// Rotates and encodes rows `first` to before `last` of a group; `rows[0]` is row `first`.
+FLOWVEC_INLINE void rotate_and_encode(const Rotation& rotation, const float* rows, size_t dim,
+                                      bool squared, size_t part, Group8* numbers, Chunk& chunk,
+                                      size_t group, size_t first, size_t last) {
+    const size_t octets = (dim + 7) / 8;
+    for (size_t i = 0; i < octets * 8; i++)
+        for (size_t r = 0; r < GROUP_ROWS; r++)
+            numbers[i].row[r] = i < dim && r >= first && r < last ? rows[(r - first) * dim + i] : 0;
+    rotation.turn(numbers);
+    encode_group(numbers, dim, squared, part, chunk, group, first, last);
+}
+
+}  // namespace flowvec

@@ -1,0 +1,593 @@
+// A scan of codes: the nearest rows of queries, from estimates of all scores.
+//
+// A row is a candidate if its score may be among the k best: if its estimate plus some standard
+// deviations is at least the k-th best estimate. The scores of candidates are computed from the
+// vectors.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "codes.h"
+#include "errors.h"
+#include "threads.h"
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace flowvec {
+
+// Queries that are compared with a group at once: their sums stay in registers.
+constexpr size_t TILE = 4;
+// Queries that a thread compares with a chunk while its codes are in the cache.
+constexpr size_t QUERIES_OF_TASK = 8 * TILE;
+// Candidates that are collected before those that no longer may be among the best are dropped.
+constexpr size_t LEAST_COLLECTED = 256;
+
+// Up to TILE queries, in 8 bits, and how the sums of a group's rows are judged.
+//
+// A sum stands for the score `factors[r] * (scale * sum - bias) * gain + offsets[r]`, which may be
+// higher by `reach * deviations[r] + length_reach * lengths[r]`.
+struct Tile {
+    const int8_t* numbers;  // of the first query; those of the next one begin `stride` behind
+    size_t stride;
+    size_t octets;  // that are summed
+    float gain;
+    float scales[TILE], biases[TILE], reaches[TILE], length_reaches[TILE], thresholds[TILE];
+};
+
+// What is found of a group's rows.
+struct Estimates {
+    int32_t sums[TILE][GROUP_ROWS];
+    float estimates[TILE][GROUP_ROWS];
+    float highest[TILE][GROUP_ROWS];
+    unsigned marks[TILE];  // bits of the rows whose score may reach the threshold
+};
+
+// What is known of a group's rows.
+struct GroupFacts {
+    const float *factors, *deviations, *lengths, *offsets;
+};
+
+// Sums codes times a tile's numbers, and judges the sums; whether a row is marked.
+typedef bool (*CompareGroup)(const uint8_t* codes, const GroupFacts&, const Tile&, Estimates&);
+// Adds to the sums of query `q` of a tile, and judges them.
+typedef bool (*CompareRest)(const uint8_t* codes, const GroupFacts&, const Tile&, size_t q,
+                            Estimates&);
+
+inline void add_products_base(const uint8_t* codes, size_t octets, const int8_t* numbers,
+                              int32_t* sums) {
+    for (size_t octet = 0; octet < octets; octet++)
+        for (size_t r = 0; r < GROUP_ROWS; r++) {
+            const uint8_t* pairs = codes + (octet * GROUP_ROWS + r) * 4;
+            for (size_t j = 0; j < 4; j++)
+                sums[r] += (pairs[j] & 15) * numbers[8 * octet + j] +
+                           (pairs[j] >> 4) * numbers[8 * octet + 4 + j];
+        }
+}
+
+inline bool judge_base(const GroupFacts& facts, const Tile& tile, size_t q, Estimates& found) {
+    found.marks[q] = 0;
+    for (size_t r = 0; r < GROUP_ROWS; r++) {
+        const float product =
+            (tile.scales[q] * float(found.sums[q][r]) - tile.biases[q]) * tile.gain;
+        const float estimate = facts.factors[r] * product + facts.offsets[r];
+        const float highest = estimate + tile.reaches[q] * facts.deviations[r] +
+                              tile.length_reaches[q] * facts.lengths[r];
+        found.estimates[q][r] = estimate;
+        found.highest[q][r] = highest;
+        found.marks[q] |= unsigned(highest >= tile.thresholds[q]) << r;
+    }
+    return found.marks[q] != 0;
+}
+
+template <int queries>
+bool compare_group_base(const uint8_t* codes, const GroupFacts& facts, const Tile& tile,
+                        Estimates& found) {
+    bool any = false;
+    for (int q = 0; q < queries; q++) {
+        std::memset(found.sums[q], 0, sizeof found.sums[q]);
+        add_products_base(codes, tile.octets, tile.numbers + q * tile.stride, found.sums[q]);
+        any |= judge_base(facts, tile, size_t(q), found);
+    }
+    return any;
+}
+
+inline bool compare_rest_base(const uint8_t* codes, const GroupFacts& facts, const Tile& tile,
+                              size_t q, Estimates& found) {
+    add_products_base(codes, tile.octets, tile.numbers + q * tile.stride, found.sums[q]);
+    return judge_base(facts, tile, q, found);
+}
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define FLOWVEC_AVX2 __attribute__((target("avx2,fma")))
+
+// 15 * 127 twice in each of 8 sums: the most that 16 bits hold.
+constexpr size_t OCTETS_IN_16_BITS = 4;
+// How far ahead codes are asked for: the processor itself looks no further than a page.
+constexpr size_t AHEAD = 2048;
+
+FLOWVEC_AVX2 FLOWVEC_INLINE __m256i four_numbers(const int8_t* numbers) {
+    int32_t word;
+    std::memcpy(&word, numbers, sizeof word);
+    return _mm256_set1_epi32(word);
+}
+
+// Adds an octet's products of all rows and queries to sums of 16 bits.
+template <int queries>
+FLOWVEC_AVX2 FLOWVEC_INLINE void add_octet_avx2(const uint8_t* codes, const int8_t* numbers,
+                                                size_t stride, __m256i (&parts)[queries]) {
+    const __m256i low = _mm256_set1_epi8(15);
+    const __m256i both = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes));
+    const __m256i first = _mm256_and_si256(both, low);
+    const __m256i second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+#pragma GCC unroll 4
+    for (int q = 0; q < queries; q++) {
+        const int8_t* own = numbers + q * stride;
+        const __m256i a = _mm256_maddubs_epi16(first, four_numbers(own));
+        const __m256i b = _mm256_maddubs_epi16(second, four_numbers(own + 4));
+        parts[q] = _mm256_add_epi16(parts[q], _mm256_add_epi16(a, b));
+        // Otherwise gcc adds in an order of its own, for which there are too few registers.
+        __asm__("" : "+x"(parts[q]));
+    }
+}
+
+template <int queries>
+FLOWVEC_AVX2 FLOWVEC_INLINE void add_products_avx2(const uint8_t* codes, size_t octets,
+                                                   const int8_t* numbers, size_t stride,
+                                                   __m256i (&sums)[queries]) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    size_t octet = 0;
+    for (; octet + OCTETS_IN_16_BITS <= octets; octet += OCTETS_IN_16_BITS) {
+        __m256i parts[queries];
+#pragma GCC unroll 4
+        for (int q = 0; q < queries; q++) parts[q] = _mm256_setzero_si256();
+        _mm_prefetch(reinterpret_cast<const char*>(codes + octet * 32 + AHEAD), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(codes + octet * 32 + AHEAD + 64), _MM_HINT_T0);
+#pragma GCC unroll 4
+        for (size_t i = 0; i < OCTETS_IN_16_BITS; i++)
+            add_octet_avx2(codes + (octet + i) * 32, numbers + (octet + i) * 8, stride, parts);
+#pragma GCC unroll 4
+        for (int q = 0; q < queries; q++)
+            sums[q] = _mm256_add_epi32(sums[q], _mm256_madd_epi16(parts[q], ones));
+    }
+    if (octet == octets) return;
+    __m256i parts[queries];
+#pragma GCC unroll 4
+    for (int q = 0; q < queries; q++) parts[q] = _mm256_setzero_si256();
+    for (; octet < octets; octet++)
+        add_octet_avx2(codes + octet * 32, numbers + octet * 8, stride, parts);
+#pragma GCC unroll 4
+    for (int q = 0; q < queries; q++)
+        sums[q] = _mm256_add_epi32(sums[q], _mm256_madd_epi16(parts[q], ones));
+}
+
+FLOWVEC_AVX2 FLOWVEC_INLINE unsigned judge_avx2(__m256i sums, const GroupFacts& facts,
+                                                const Tile& tile, size_t q, Estimates& found) {
+    const __m256 product = _mm256_mul_ps(
+        _mm256_fmsub_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(tile.scales[q]),
+                        _mm256_set1_ps(tile.biases[q])),
+        _mm256_set1_ps(tile.gain));
+    const __m256 estimate = _mm256_fmadd_ps(product, _mm256_loadu_ps(facts.factors),
+                                            _mm256_loadu_ps(facts.offsets));
+    __m256 highest = _mm256_fmadd_ps(_mm256_set1_ps(tile.reaches[q]),
+                                     _mm256_loadu_ps(facts.deviations), estimate);
+    highest = _mm256_fmadd_ps(_mm256_set1_ps(tile.length_reaches[q]),
+                              _mm256_loadu_ps(facts.lengths), highest);
+    const __m256 is_near = _mm256_cmp_ps(highest, _mm256_set1_ps(tile.thresholds[q]), _CMP_GE_OQ);
+    const unsigned marks = unsigned(_mm256_movemask_ps(is_near));
+    found.marks[q] = marks;
+    if (marks) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(found.sums[q]), sums);
+        _mm256_storeu_ps(found.estimates[q], estimate);
+        _mm256_storeu_ps(found.highest[q], highest);
+    }
+    return marks;
+}
+
+template <int queries>
+FLOWVEC_AVX2 bool compare_group_avx2(const uint8_t* codes, const GroupFacts& facts,
+                                     const Tile& tile, Estimates& found) {
+    __m256i sums[queries];
+#pragma GCC unroll 4
+    for (int q = 0; q < queries; q++) sums[q] = _mm256_setzero_si256();
+    add_products_avx2<queries>(codes, tile.octets, tile.numbers, tile.stride, sums);
+    unsigned any = 0;
+#pragma GCC unroll 4
+    for (int q = 0; q < queries; q++) any |= judge_avx2(sums[q], facts, tile, size_t(q), found);
+    return any != 0;
+}
+
+FLOWVEC_AVX2 inline bool compare_rest_avx2(const uint8_t* codes, const GroupFacts& facts,
+                                           const Tile& tile, size_t q, Estimates& found) {
+    __m256i sums[1] = {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(found.sums[q]))};
+    add_products_avx2<1>(codes, tile.octets, tile.numbers + q * tile.stride, tile.stride, sums);
+    return judge_avx2(sums[0], facts, tile, q, found) != 0;
+}
+#endif
+
+struct ScanKernels {
+    CompareGroup compare[TILE];  // by how many queries there are
+    CompareRest compare_rest;
+    void (*encode)(const Rotation&, const float*, size_t, bool, size_t, Group8*, Chunk&, size_t,
+                   size_t, size_t);
+};
+
+inline void encode_base(const Rotation& rotation, const float* rows, size_t dim, bool squared,
+                        size_t part, Group8* numbers, Chunk& chunk, size_t group, size_t first,
+                        size_t last) {
+    rotate_and_encode(rotation, rows, dim, squared, part, numbers, chunk, group, first, last);
+}
+const ScanKernels scan_kernels_base = {{compare_group_base<1>, compare_group_base<2>,
+                                        compare_group_base<3>, compare_group_base<4>},
+                                       compare_rest_base, encode_base};
+
+#if defined(__GNUC__) && defined(__x86_64__)
+FLOWVEC_AVX2 inline void encode_avx2(const Rotation& rotation, const float* rows, size_t dim,
+                                     bool squared, size_t part, Group8* numbers, Chunk& chunk,
+                                     size_t group, size_t first, size_t last) {
+    rotate_and_encode(rotation, rows, dim, squared, part, numbers, chunk, group, first, last);
+}
+const ScanKernels scan_kernels_avx2 = {{compare_group_avx2<1>, compare_group_avx2<2>,
+                                        compare_group_avx2<3>, compare_group_avx2<4>},
+                                       compare_rest_avx2, encode_avx2};
+#endif
+
+// The best of this processor, as for `kernels`.
+inline const ScanKernels& scan_kernels() {
+#if defined(__GNUC__) && defined(__x86_64__)
+    if (std::strcmp(kernels().name, "base")) return scan_kernels_avx2;
+#endif
+    return scan_kernels_base;
+}
+
+// Where the vectors of rows are: the first ones in blocks of a file, the others in memory.
+struct Vectors {
+    const char* blocks;
+    size_t in_blocks;  // how many rows
+    size_t block_rows, block_bytes;
+    const float* others;
+
+    const float* row(size_t i, size_t dim) const {
+        if (i >= in_blocks) return others + (i - in_blocks) * dim;
+        const char* block = blocks + i / block_rows * block_bytes;
+        return reinterpret_cast<const float*>(block) + i % block_rows * dim;
+    }
+};
+
+struct ScanHit {
+    float score;
+    size_t row;
+    // Of equal scores, the row that comes first is better.
+    bool operator<(const ScanHit& other) const {
+        return score != other.score ? score > other.score : row < other.row;
+    }
+};
+
+// The candidates of a query among the rows that were looked at.
+class Candidates {
+  public:
+    float threshold = -std::numeric_limits<float>::infinity();
+
+    // `keeps_all`: all rows are candidates, whatever their estimates.
+    Candidates(size_t k, bool keeps_all) : k_(k), keeps_all_(keeps_all) {}
+
+    void offer(size_t row, float estimate, float highest) {
+        found_.push_back({highest, row});
+        if (keeps_all_) return;
+        note(estimate);
+        if (found_.size() >= most_) {
+            drop();
+            most_ = std::max(LEAST_COLLECTED, 2 * found_.size());
+        }
+    }
+
+    void take(const Candidates& other) {
+        found_.insert(found_.end(), other.found_.begin(), other.found_.end());
+        for (const float estimate : other.best_) note(estimate);
+    }
+
+    // Rows, ascending.
+    std::vector<size_t> rows() {
+        drop();
+        std::vector<size_t> rows;
+        for (const auto& hit : found_) rows.push_back(hit.row);
+        std::sort(rows.begin(), rows.end());
+        return rows;
+    }
+
+  private:
+    size_t k_, most_ = LEAST_COLLECTED;
+    bool keeps_all_;
+    std::vector<float> best_;  // the k best estimates: a heap whose first is the worst
+    std::vector<ScanHit> found_;
+
+    void note(float estimate) {
+        const auto worse = std::greater<float>();
+        if (best_.size() == k_) {
+            if (!(estimate > best_.front())) return;
+            std::pop_heap(best_.begin(), best_.end(), worse);
+            best_.pop_back();
+        }
+        best_.push_back(estimate);
+        std::push_heap(best_.begin(), best_.end(), worse);
+        if (best_.size() == k_) threshold = best_.front();
+    }
+    void drop() {
+        const auto is_far = [&](const ScanHit& hit) { return !(hit.score >= threshold); };
+        found_.erase(std::remove_if(found_.begin(), found_.end(), is_far), found_.end());
+    }
+};
+
+// What a scan looks for.
+struct Wanted {
+    const float* queries;
+    size_t count, k;
+    size_t first, last;  // rows from `first` to before `last`
+    const uint8_t* allowed;  // by row; null allows all
+    float reach;  // deviations; infinity makes all rows candidates
+    const Vectors* vectors;
+
+    bool keeps_all() const { return std::isinf(reach); }
+};
+
+// Codes of vectors. Any number of threads may scan them; rows are added by one thread at a time.
+class Codes {
+  public:
+    Codes(size_t dim, bool squared, uint64_t seed)
+        : dim_(dim), octets_((dim + 7) / 8), squared_(squared), rotation_(dim, seed) {
+        // Half of the numbers tells that nearly all rows are far away.
+        part_ = octets_ < LEAST_DIVIDED ? octets_ : octets_ / 2 / 4 * 4;
+    }
+
+    size_t rows() const {
+        const std::shared_lock<std::shared_mutex> lock(mutex_);
+        return rows_;
+    }
+    size_t bytes() const {
+        const std::shared_lock<std::shared_mutex> lock(mutex_);
+        return chunks_.size() * (chunk_bytes() + sizeof(Chunk));
+    }
+
+    // Adds rows; false if one is so long that estimates may be infinite.
+    bool add(const float* vectors, size_t count, size_t threads) {
+        const std::unique_lock<std::shared_mutex> lock(mutex_);
+        const size_t end = rows_ + count;
+        while (chunks_.size() * CHUNK_ROWS < end) chunks_.emplace_back(new Chunk(chunk_bytes()));
+        const size_t first_group = rows_ / GROUP_ROWS;
+        const size_t groups = count ? (end - 1) / GROUP_ROWS + 1 - first_group : 0;
+        // A task is some groups: each has memory for a group's numbers.
+        const size_t tasks = (groups + GROUPS_OF_TASK - 1) / GROUPS_OF_TASK;
+        std::atomic<bool> are_short{true};
+        const float longest = LONGEST / (MIDDLE * std::sqrt(float(dim_)));
+        in_threads(tasks, threads, [&](size_t task) {
+            std::vector<Group8> numbers(octets_ * 8);
+            const size_t from = first_group + task * GROUPS_OF_TASK;
+            const size_t to = std::min(from + GROUPS_OF_TASK, first_group + groups);
+            for (size_t group = from; group < to; group++) {
+                const size_t row = std::max(rows_, group * GROUP_ROWS);
+                const size_t last = std::min(end, (group + 1) * GROUP_ROWS);
+                Chunk& chunk = *chunks_[group / CHUNK_GROUPS];
+                kernels_->encode(rotation_, vectors + (row - rows_) * dim_, dim_, squared_,
+                                      part_, numbers.data(), chunk, group % CHUNK_GROUPS,
+                                      row - group * GROUP_ROWS, last - group * GROUP_ROWS);
+                for (size_t i = row; i < last; i++)
+                    if (!(chunk.factors[i % CHUNK_ROWS] <= longest)) are_short = false;
+            }
+        });
+        rows_ = end;
+        return are_short;
+    }
+
+    // The k best rows of each query and their scores, (count, k), best first; missing ones are -1.
+    void search(const Wanted& wanted, size_t threads, int64_t* rows, float* scores) const {
+        const std::shared_lock<std::shared_mutex> lock(mutex_);
+        if (wanted.last > rows_) throw ArgumentError("there are fewer codes than rows");
+        if (!wanted.count || !wanted.k) return;
+        const auto queries = prepared(wanted);
+        // Few queries are compared with parts of the rows by several threads, many are divided.
+        if (wanted.count < 2 * TILE * threads) {
+            by_rows(wanted, queries, threads, rows, scores);
+            return;
+        }
+        const size_t most = (wanted.count + threads - 1) / threads;
+        const size_t size = std::min(QUERIES_OF_TASK, (most + TILE - 1) / TILE * TILE);
+        in_threads((wanted.count + size - 1) / size, threads, [&](size_t task) {
+            const size_t begin = task * size, end = std::min(begin + size, wanted.count);
+            std::vector<Candidates> found(end - begin, Candidates(wanted.k, wanted.keeps_all()));
+            for (size_t chunk = wanted.first / CHUNK_ROWS; chunk * CHUNK_ROWS < wanted.last; chunk++)
+                compare(wanted, queries, begin, end, chunk, found);
+            for (size_t q = begin; q < end; q++)
+                rescore(wanted, q, found[q - begin], rows, scores);
+        });
+    }
+
+  private:
+    static constexpr size_t GROUPS_OF_TASK = 32;
+    // A row's levels, times its factor, are at most so long. The square of a vector that a
+    // collection takes is finite in float32, so products with it are, too.
+    static constexpr float LONGEST = 5e18f;
+    // Vectors of fewer octets are compared at once.
+    static constexpr size_t LEAST_DIVIDED = 20;
+    struct Queries {
+        std::vector<int8_t> numbers;
+        // Of the first part of the numbers, and of all.
+        std::vector<float> scales, part_biases, biases, part_reaches, reaches, length_reaches;
+    };
+
+    size_t dim_, octets_, part_;  // `part_` octets are compared first
+    bool squared_;
+    Rotation rotation_;
+    size_t rows_ = 0;
+    std::vector<std::unique_ptr<Chunk>> chunks_;
+    mutable std::shared_mutex mutex_;
+
+    size_t chunk_bytes() const { return CHUNK_GROUPS * octets_ * 4 * GROUP_ROWS; }
+
+    Queries prepared(const Wanted& wanted) const {
+        Queries queries;
+        queries.numbers.resize(wanted.count * octets_ * 8);
+        const float reach = wanted.keeps_all() ? 0 : wanted.reach;
+        // A share s of the products estimates the whole with the variance (1 - s) / s / dim.
+        const float share = std::min(1.0f, float(part_ * 8) / float(dim_));
+        const float part_deviation = std::sqrt((1 - share) / share / float(dim_));
+        std::vector<float> turned(dim_);
+        for (size_t q = 0; q < wanted.count; q++) {
+            std::memcpy(turned.data(), wanted.queries + q * dim_, dim_ * sizeof(float));
+            rotation_.turn(turned.data());
+            float largest = 0;
+            for (const float x : turned) largest = std::max(largest, std::fabs(x));
+            const float scale = largest / 127;
+            int8_t* numbers = &queries.numbers[q * octets_ * 8];
+            int sum = 0, part_sum = 0;
+            double length = 0, rounded = 0;  // squares of the lengths of the query and its rounding
+            for (size_t i = 0; i < dim_; i++) {
+                if (i == part_ * 8) part_sum = sum;
+                numbers[i] = scale > 0 ? int8_t(std::lrint(turned[i] / scale)) : 0;
+                sum += numbers[i];
+                const double rest = double(turned[i]) - double(scale) * numbers[i];
+                length += double(turned[i]) * turned[i];
+                rounded += rest * rest;
+            }
+            const float norm = float(std::sqrt(length));
+            queries.scales.push_back(scale);
+            queries.part_biases.push_back(MIDDLE * scale * float(part_sum));
+            queries.biases.push_back(MIDDLE * scale * float(sum));
+            queries.part_reaches.push_back(reach * norm * part_deviation);
+            queries.reaches.push_back(reach * norm);
+            queries.length_reaches.push_back(reach * float(std::sqrt(rounded / double(dim_))));
+        }
+        return queries;
+    }
+
+    // Offers the rows of a chunk to queries `begin` to before `end`.
+    void compare(const Wanted& wanted, const Queries& queries, size_t begin, size_t end,
+                 size_t number, std::vector<Candidates>& found) const {
+        const Chunk& chunk = *chunks_[number];
+        const size_t start = number * CHUNK_ROWS;
+        const size_t from = std::max(wanted.first, start) - start;
+        const size_t to = std::min(wanted.last - start, CHUNK_ROWS);
+        // Groups without a row that may be found are left out.
+        uint8_t groups[CHUNK_GROUPS];
+        size_t count = 0;
+        for (size_t group = from / GROUP_ROWS; group * GROUP_ROWS < to; group++) {
+            bool is_wanted = !wanted.allowed;
+            for (size_t r = group * GROUP_ROWS; !is_wanted && r < (group + 1) * GROUP_ROWS; r++)
+                is_wanted = r >= from && r < to && wanted.allowed[start + r];
+            if (is_wanted) groups[count++] = uint8_t(group);
+        }
+        const size_t part_bytes = part_ * 4 * GROUP_ROWS;
+        const size_t rest_bytes = (octets_ - part_) * 4 * GROUP_ROWS;
+        const uint8_t* rests = chunk.codes + CHUNK_GROUPS * part_bytes;
+        Estimates estimates;
+        for (size_t q = begin; q < end; q += TILE) {
+            const size_t size = std::min(TILE, end - q);
+            const auto compare_group = kernels_->compare[size - 1];
+            Tile part, whole;
+            part.numbers = &queries.numbers[q * octets_ * 8];
+            whole.numbers = part.numbers + part_ * 8;
+            part.stride = whole.stride = octets_ * 8;
+            part.octets = part_;
+            whole.octets = octets_ - part_;
+            part.gain = whole.octets ? float(dim_) / float(part_ * 8) : 1.0f;
+            whole.gain = 1;
+            for (size_t i = 0; i < size; i++) {
+                const bool is_whole = whole.octets == 0;
+                part.scales[i] = whole.scales[i] = queries.scales[q + i];
+                part.biases[i] = is_whole ? queries.biases[q + i] : queries.part_biases[q + i];
+                whole.biases[i] = queries.biases[q + i];
+                whole.reaches[i] = queries.reaches[q + i];
+                whole.length_reaches[i] = queries.length_reaches[q + i];
+                part.reaches[i] = queries.reaches[q + i];
+                part.length_reaches[i] = is_whole ? queries.length_reaches[q + i]
+                                                  : queries.part_reaches[q + i];
+                part.thresholds[i] = whole.thresholds[i] = found[q + i - begin].threshold;
+            }
+            for (size_t g = 0; g < count; g++) {
+                const size_t row = groups[g] * GROUP_ROWS;
+                const GroupFacts facts = {chunk.factors + row, chunk.deviations + row,
+                                          chunk.lengths + row, chunk.offsets + row};
+                if (!compare_group(chunk.codes + groups[g] * part_bytes, facts, part, estimates))
+                    continue;
+                for (size_t i = 0; i < size; i++) {
+                    if (!estimates.marks[i]) continue;
+                    if (whole.octets &&
+                        !kernels_->compare_rest(rests + groups[g] * rest_bytes, facts, whole, i,
+                                                estimates))
+                        continue;
+                    auto& candidates = found[q + i - begin];
+                    for (size_t r = 0; estimates.marks[i] >> r; r++) {
+                        if (!(estimates.marks[i] >> r & 1) || row + r < from || row + r >= to)
+                            continue;
+                        if (wanted.allowed && !wanted.allowed[start + row + r]) continue;
+                        candidates.offer(start + row + r, estimates.estimates[i][r],
+                                         estimates.highest[i][r]);
+                    }
+                    part.thresholds[i] = whole.thresholds[i] = candidates.threshold;
+                }
+            }
+        }
+    }
+
+    void by_rows(const Wanted& wanted, const Queries& queries, size_t threads, int64_t* rows,
+                 float* scores) const {
+        const size_t first = wanted.first / CHUNK_ROWS;
+        const size_t chunks = wanted.last > wanted.first ? (wanted.last - 1) / CHUNK_ROWS + 1 - first : 0;
+        threads = std::max<size_t>(1, std::min(threads, chunks / LEAST_CHUNKS));
+        std::vector<std::vector<Candidates>> found(
+            threads, std::vector<Candidates>(wanted.count, Candidates(wanted.k, wanted.keeps_all())));
+        std::atomic<size_t> next{0};
+        in_threads(threads, threads, [&](size_t thread) {
+            for (size_t i; (i = next.fetch_add(1)) < chunks;)
+                compare(wanted, queries, 0, wanted.count, first + i, found[thread]);
+        });
+        for (size_t q = 0; q < wanted.count; q++) {
+            for (size_t thread = 1; thread < threads; thread++) found[0][q].take(found[thread][q]);
+            rescore(wanted, q, found[0][q], rows, scores);
+        }
+    }
+
+    // With fewer chunks, a thread takes longer to start than to compare.
+    static constexpr size_t LEAST_CHUNKS = 16;
+
+    // Computes the scores of a query's candidates, and keeps the best.
+    void rescore(const Wanted& wanted, size_t q, Candidates& candidates, int64_t* rows,
+                 float* scores) const {
+        const float* query = wanted.queries + q * dim_;
+        const auto& distances = kernels();
+        std::vector<ScanHit> hits;
+        const auto found = candidates.rows();
+        hits.reserve(found.size());
+        for (size_t i = 0; i < found.size(); i++) {
+            const float* vector = wanted.vectors->row(found[i], dim_);
+#if defined(__GNUC__)
+            if (i + 1 < found.size()) {
+                const float* following = wanted.vectors->row(found[i + 1], dim_);
+                for (size_t at = 0; at < dim_; at += 16) __builtin_prefetch(following + at);
+            }
+#endif
+            const float score = squared_ ? -std::sqrt(distances.squared(query, vector, &dim_))
+                                         : distances.dot(query, vector, dim_);
+            hits.push_back({score, found[i]});
+        }
+        const size_t count = std::min(wanted.k, hits.size());
+        std::partial_sort(hits.begin(), hits.begin() + std::ptrdiff_t(count), hits.end());
+        for (size_t i = 0; i < wanted.k; i++) {
+            rows[q * wanted.k + i] = i < count ? int64_t(hits[i].row) : -1;
+            scores[q * wanted.k + i] = i < count ? hits[i].score : 0;
+        }
+    }
+
+    const ScanKernels* kernels_ = &scan_kernels();
+};
+
+}  // namespace flowvec

@@ -1,0 +1,53 @@
+"""What answers a search of so many rows: all vectors, a scan of codes, or the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from flowvec.arguments import choice, whole_number
+
+__all__ = ["DEFAULT", "IndexChoice", "IndexKind", "SearchKind"]
+
+IndexKind = Literal["auto", "scan", "graph"]
+SearchKind = Literal["exact", "scan", "graph"]
+
+# Up to this many rows all vectors are compared, in about a millisecond.
+_EXACT_BELOW = 10_000
+# Up to this many rows a scan answers one query as fast as the graph at the same recall, and many
+# queries faster: see bench/log/2026-11-29.md.
+_SCAN_BELOW = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class IndexChoice:
+    """What a collection was opened with.
+
+    Attributes:
+        kind: `scan` has no graph, `graph` no scan, and `auto` has a graph where it is faster.
+        exact_below: up to this many rows all vectors are compared.
+    """
+
+    kind: IndexKind = "auto"
+    exact_below: int = _EXACT_BELOW
+
+    @classmethod
+    def checked(cls, kind: object, exact_below: object) -> IndexChoice:
+        """The choice of a user, whose None is the default.
+
+        Raises:
+            InputValueError, InputTypeError: an unknown kind, or no whole number.
+        """
+        limit = _EXACT_BELOW if exact_below is None else whole_number("exact_below", exact_below, 0)
+        return cls(choice("index", kind, get_args(IndexKind)), limit)
+
+    def of(self, rows: int) -> SearchKind:
+        """What answers a search of so many rows."""
+        if rows <= self.exact_below:
+            return "exact"
+        if self.kind == "auto":
+            return "scan" if rows <= _SCAN_BELOW else "graph"
+        return self.kind
+
+
+DEFAULT = IndexChoice()

@@ -1,0 +1,146 @@
+"""Collections that scan codes: what they find through all changes, and when they scan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec import Collection, InputTypeError, InputValueError
+from flowvec.collection.index.choice import IndexChoice
+from flowvec.vectors import METRICS, Metric
+from tests.inside import index_of
+
+DIM, ROWS = 24, 3000
+SCAN: dict[str, Any] = {"index": "scan", "exact_below": 0}
+
+
+def rows_of(count: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(7).normal(size=(60, DIM))
+    rows: np.ndarray = centres[rng.integers(0, 60, count)] + 0.5 * rng.normal(size=(count, DIM))
+    return rows.astype(np.float32)
+
+
+def assert_as_exact(c: Collection, *, is_damaged: bool = False, **options: Any) -> None:
+    """A scan finds what an exact search does, and its scores are those of the exact search."""
+    queries = rows_of(30, seed=5)
+    assert c.info().search == "scan"
+    scanned = c.search_batch(queries, 10, **options)
+    exact = c.search_batch(queries, 10, exact=True, **options)
+    same = 0
+    for some, all_of in zip(scanned, exact, strict=True):
+        assert len(some) == len(all_of)
+        scores = {hit.id: hit.score for hit in all_of}
+        same += len(scores.keys() & {hit.id for hit in some})
+        for hit in some:
+            assert hit.score == pytest.approx(scores.get(hit.id, hit.score), abs=2e-5)
+        assert [hit.score for hit in some] == sorted((h.score for h in some), reverse=True)
+    assert same >= 0.995 * sum(map(len, exact))
+    one = c.search(queries[0], 10, **options)
+    assert [hit.id for hit in one] == [hit.id for hit in scanned[0]]
+    if not is_damaged:
+        assert [hit.score for hit in one] == [hit.score for hit in scanned[0]]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_scan_finds_the_nearest_through_all_changes(tmp_path: Path, metric: Metric) -> None:
+    rows = rows_of(ROWS)
+    with Collection.create(tmp_path / "c", dim=DIM, metric=metric, **SCAN) as c:
+        c.add_vectors(range(1000), rows[:1000], metadata=[{"n": i % 50} for i in range(1000)])
+        assert_as_exact(c)
+        assert_as_exact(c, filter={"n": {"<": 40}})
+        assert_as_exact(c, filter={"n": 3})
+        c.add_vectors(range(1000, ROWS), rows[1000:])
+        c.delete(range(0, ROWS, 3))
+        c.add_vectors(range(1, 500), rows_of(499, seed=3))
+        assert_as_exact(c)
+        with Collection.open(tmp_path / "c", **SCAN) as other:
+            assert_as_exact(other)
+            other.delete(range(1, ROWS, 3))
+            other.add_vectors(["a", "b"], rows[:2])
+            assert_as_exact(c)
+            c.compact()
+            assert_as_exact(other)
+            assert_as_exact(c)
+        assert not list((tmp_path / "c").glob("graph-*"))
+        assert c.info().graph_rows == 0
+
+
+def test_rows_are_found_as_soon_as_they_are_added(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=DIM, **SCAN) as c:
+        rows = rows_of(2000)
+        for start in range(0, 2000, 400):
+            c.add_vectors(range(start, start + 400), rows[start : start + 400])
+            for i in (0, start, start + 399):
+                assert c.search(rows[i], 1)[0].id == i
+        c.delete([1999])
+        assert c.search(rows[1999], 1)[0].id != 1999
+        assert c.info().memory_bytes > 2000 * DIM // 2  # codes are counted
+
+
+def test_damaged_vectors_are_read_from_the_store(tmp_path: Path) -> None:
+    rows = rows_of(2000)
+    with Collection.create(tmp_path / "c", dim=DIM, **SCAN) as c:
+        c.add_vectors(range(2000), rows)
+    (file,) = (tmp_path / "c").glob("vectors-*.f32")
+    content = bytearray(file.read_bytes())
+    content[4096 + 777 * DIM * 4 + 3] ^= 0x7F
+    file.write_bytes(content)
+    with Collection.open(tmp_path / "c", **SCAN) as c:
+        assert c.search(rows[777], 1)[0].id == 777
+        assert_as_exact(c, is_damaged=True)
+
+
+def test_vectors_near_the_limits_of_float32_are_compared_exactly(tmp_path: Path) -> None:
+    rows = rows_of(1000)
+    rows[10] *= np.float32(1e18)
+    with Collection.create(tmp_path / "c", dim=DIM, metric="ip", **SCAN) as c:
+        c.add_vectors(range(1000), rows)
+        assert c.search(rows[10] * np.float32(1e-18), 1)[0].id == 10
+
+
+def test_prepare_makes_the_codes_and_tune_recall_measures_them(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=DIM, **SCAN) as c:
+        c.add_vectors(range(ROWS), rows_of(ROWS))
+        assert c.info().recall is None
+        assert c.prepare()
+        before = c.info()
+        assert c.tune_recall(0.99, queries=100) > 0.995
+        info = c.info()
+        assert info.recall is not None
+        assert info.recall > 0.995
+        assert info.ef_search == before.ef_search
+
+
+def test_what_answers_depends_on_the_rows(tmp_path: Path) -> None:
+    auto = IndexChoice.checked("auto", None)
+    assert [auto.of(n) for n in (0, 10_000, 10_001, 500_000, 500_001)] == [
+        "exact", "exact", "scan", "scan", "graph",
+    ]  # fmt: skip
+    assert IndexChoice.checked("scan", 5).of(10**8) == "scan"
+    assert IndexChoice.checked("graph", 5).of(6) == "graph"
+    assert IndexChoice.checked("graph", 5).of(5) == "exact"
+    for wrong, error in (("hnsw", InputValueError), (None, InputValueError), (3, InputValueError)):
+        with pytest.raises(error, match="index"):
+            Collection.create(tmp_path / "c", dim=2, index=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputTypeError, match="exact_below"):
+        Collection.create(tmp_path / "c", dim=2, exact_below="5")  # type: ignore[arg-type]
+    assert not (tmp_path / "c").exists()
+
+
+def test_another_way_of_searching_may_be_chosen_each_time(tmp_path: Path) -> None:
+    rows = rows_of(800)
+    with Collection.create(tmp_path / "c", dim=DIM, index="graph", exact_below=0) as c:
+        c.add_vectors(range(800), rows)
+        c.prepare()
+        assert c.info().search == "graph"
+    with Collection.open(tmp_path / "c", **SCAN) as c:
+        assert_as_exact(c)
+        assert index_of(c).growing.graph is None
+        c.add_vectors([800], rows_of(1, seed=8))
+    with Collection.open(tmp_path / "c", index="graph", exact_below=0) as c:
+        c.prepare()
+        assert c.info().graph_rows == 801

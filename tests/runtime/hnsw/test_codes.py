@@ -1,0 +1,216 @@
+"""Scans of codes: what they find, and that scores do not depend on how they are asked."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec.hnsw import Codes, HnswError, Places
+from flowvec.vectors import top_k
+
+ALL = 1e9  # deviations: nothing is missed
+KERNELS = ("base", "avx2")
+
+
+@pytest.fixture(params=KERNELS)
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each set of kernels, as far as the processor has it."""
+    monkeypatch.setenv("FLOWVEC_HNSW_SIMD", request.param)
+    return str(request.param)
+
+
+def rows_of(count: int, dim: int, seed: int = 0) -> np.ndarray:
+    """Clusters, as texts make them, in float32."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(1 + count // 20, dim))
+    rows = centres[rng.integers(0, len(centres), count)] + 0.4 * rng.normal(size=(count, dim))
+    return np.ascontiguousarray(rows, np.float32)
+
+
+def codes_of(rows: np.ndarray, *, squared: bool = False, seed: int = 0) -> Codes:
+    codes = Codes(rows.shape[1], squared=squared, seed=seed)
+    assert codes.add(rows)
+    return codes
+
+
+def places_of(rows: np.ndarray, in_blocks: int = 0, size: int = 16) -> Places:
+    """The first rows in blocks with something between them, the others behind each other."""
+    blocks = -(-in_blocks // size)
+    held = np.full((blocks, size + 3, rows.shape[1]), np.nan, np.float32)[:, :size]
+    for i in range(in_blocks):
+        held[i // size, i % size] = rows[i]
+    return Places(held if blocks else None, in_blocks, np.ascontiguousarray(rows[in_blocks:]))
+
+
+def search(codes: Codes, rows: np.ndarray, queries: np.ndarray, k: int, **options: Any) -> Any:
+    options = {"places": places_of(rows), "last": len(rows), "reach": ALL} | options
+    return codes.search(queries, k, **options)
+
+
+def assert_nearest(
+    found: Any, queries: np.ndarray, rows: np.ndarray, allowed: np.ndarray, *, squared: bool
+) -> None:
+    """The k nearest of the allowed rows, with their scores; nearly equal ones in any order."""
+    metric = "l2" if squared else "ip"
+    slots, scores = found
+    assert allowed[slots].all()
+    assert all(len(set(line)) == slots.shape[1] for line in slots.tolist())
+    _, best = top_k(queries, rows[allowed], slots.shape[1], metric)
+    np.testing.assert_allclose(scores, best, rtol=2e-5, atol=2e-5 * np.abs(best).max())
+    of_rows = np.take_along_axis(
+        -np.linalg.norm(queries[:, None] - rows, axis=-1) if squared else queries @ rows.T, slots, 1
+    )
+    np.testing.assert_allclose(scores, of_rows, rtol=2e-5, atol=2e-5 * np.abs(best).max())
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("dim", [1, 2, 3, 7, 8, 20, 33, 384])
+def test_a_scan_that_reaches_far_enough_misses_nothing(
+    kernels: str, dim: int, squared: bool
+) -> None:
+    rows, queries = rows_of(1500, dim), rows_of(9, dim, 1)
+    codes = codes_of(rows, squared=squared)
+    everything = np.ones(len(rows), np.bool_)
+    for k in (1, 10, 1500):
+        found = search(codes, rows, queries, k)
+        assert_nearest(found, queries, rows, everything, squared=squared)
+
+
+def test_some_rows_in_any_part_of_memory(kernels: str) -> None:
+    rows, queries = rows_of(1301, 24), rows_of(21, 24, 1)
+    codes, rng = codes_of(rows), np.random.default_rng(2)
+    for share in (0.003, 0.02, 0.5, 1.0):
+        allowed = rng.random(len(rows)) < share
+        allowed[[5, 700, 1299]] = True
+        for first, last in ((0, 1301), (3, 1300), (517, 1301)):
+            possible = allowed & (np.arange(len(rows)) >= first) & (np.arange(len(rows)) < last)
+            k = min(10, int(possible.sum()))
+            found = search(
+                codes, rows, queries, k, first=first, last=last, allowed=allowed, threads=2,
+                places=places_of(rows, int(rng.integers(0, 1301))),
+            )  # fmt: skip
+            assert_nearest(found, queries, rows, possible, squared=False)
+
+
+@pytest.mark.parametrize("dim", [12, 64, 100, 384])
+def test_three_deviations_find_nearly_all(kernels: str, dim: int) -> None:
+    rows, queries = rows_of(6000, dim), rows_of(200, dim, 1)
+    found, _ = search(codes_of(rows), rows, queries, 10, reach=3.0)
+    best, _ = top_k(queries, rows, 10, "ip")
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, best, strict=True)])
+    assert recall > 0.998
+    # Codes matter: without a margin many more are missed.
+    found, _ = search(codes_of(rows), rows, queries, 10, reach=0.0)
+    blind = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, best, strict=True)])
+    assert blind < recall
+
+
+def test_answers_have_the_same_bits_however_they_are_asked(kernels: str) -> None:
+    rows, queries = rows_of(9000, 40), rows_of(70, 40, 1)
+    codes = codes_of(rows)
+    expected = search(codes, rows, queries, 10)
+    pieces = Codes(40, squared=False)
+    for start, count in ((0, 1), (1, 6), (7, 1000), (1007, 7993)):
+        assert pieces.add(rows[start : start + count], threads=3)
+    assert len(pieces) == 9000
+    for asked, threads in ((codes, 2), (codes, 5), (pieces, 1)):
+        found = search(asked, rows, queries, 10, threads=threads)
+        np.testing.assert_array_equal(found, expected)
+    alone = [search(codes, rows, queries[i : i + 1], 10, threads=4) for i in range(len(queries))]
+    np.testing.assert_array_equal(np.concatenate([one[0] for one in alone]), expected[0])
+    np.testing.assert_array_equal(np.concatenate([one[1] for one in alone]), expected[1])
+    narrow = search(codes, rows, queries, 10, reach=3.0)
+    for slots, scores, slots_of_all, scores_of_all in zip(*narrow, *expected, strict=True):
+        by_slot = dict(zip(slots_of_all.tolist(), scores_of_all.tolist(), strict=True))
+        for slot, score in zip(slots.tolist(), scores.tolist(), strict=True):
+            assert by_slot.get(slot, score) == score
+
+
+def test_equal_rows_are_all_found_in_their_order(kernels: str) -> None:
+    rows = np.repeat(rows_of(40, 16), 50, axis=0)
+    for squared in (False, True):
+        codes = codes_of(rows, squared=squared)
+        for query in (rows[777], np.zeros(16, np.float32)):
+            slots, scores = search(codes, rows, query[None], 120, reach=3.0)
+            for score in np.unique(scores):
+                same = slots[0][scores[0] == score]
+                assert (np.diff(same) > 0).all()
+    slots, scores = search(codes_of(rows, squared=True), rows, rows[777][None], 50, reach=3.0)
+    assert slots[0].tolist() == list(range(750, 800))
+    assert (scores == 0).all()
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("scale", [1e-18, 1e-6, 1e6, 1e15])
+def test_numbers_of_any_size(kernels: str, scale: float, squared: bool) -> None:
+    rows, queries = rows_of(1000, 30) * np.float32(scale), rows_of(4, 30, 1) * np.float32(scale)
+    rows[::97] = 0
+    found, scores = search(codes_of(rows, squared=squared), rows, queries, 10, reach=3.0)
+    best, expected = top_k(queries, rows, 10, "l2" if squared else "ip")
+    np.testing.assert_allclose(scores, expected, rtol=1e-4)
+    assert np.mean(found == best) > 0.95
+
+
+def test_numbers_that_are_too_large_have_no_estimates(kernels: str) -> None:
+    rows = rows_of(100, 30)
+    rows[50] *= np.float32(1e30)
+    assert not Codes(30, squared=True).add(rows)
+    assert Codes(30, squared=True).add(rows[:50])
+
+
+def test_arguments_that_do_not_fit_are_refused() -> None:
+    rows = rows_of(100, 8)
+    codes = codes_of(rows)
+    for wrong in (
+        lambda: codes.add(rows[:, :7]),
+        lambda: codes.add(rows[0]),
+        lambda: search(codes, rows, rows[:, :7], 1),
+        lambda: search(codes, rows, rows, 1, last=101),
+        lambda: search(codes, rows, rows, 1, first=-1),
+        lambda: search(codes, np.concatenate([rows, rows]), rows, 1),
+        lambda: search(codes, rows, rows, 1, allowed=np.ones(99, np.bool_)),
+        lambda: Codes(0, squared=False),
+        lambda: Codes(1 << 21, squared=False),
+    ):
+        with pytest.raises(HnswError):
+            wrong()
+    with pytest.raises(TypeError, match="pickled"):
+        pickle.dumps(codes)
+    assert search(codes, rows, rows[:0], 5)[0].shape == (0, 5)
+    assert search(codes, rows, rows, 0)[0].shape == (100, 0)
+    assert len(codes) == 100
+    assert codes.nbytes > 100 * 4
+
+
+def test_rows_are_added_while_others_search(kernels: str) -> None:
+    rows, queries = rows_of(6000, 32), rows_of(8, 32, 1)
+    codes = Codes(32, squared=False)
+    codes.add(rows[:1000])
+    is_done = threading.Event()
+    wrong: list[str] = []
+
+    def searching() -> None:
+        everything = np.ones(1000, np.bool_)
+        while not is_done.is_set():
+            found = search(codes, rows, queries, 5, last=1000)
+            try:
+                assert_nearest(found, queries, rows[:1000], everything, squared=False)
+            except AssertionError as error:
+                wrong.append(str(error))
+
+    threads = [threading.Thread(target=searching) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for start in range(1000, 6000, 250):
+        assert codes.add(rows[start : start + 250], threads=2)
+    is_done.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    np.testing.assert_array_equal(
+        search(codes, rows, queries, 5), search(codes_of(rows), rows, queries, 5)
+    )
