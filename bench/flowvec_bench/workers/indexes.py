@@ -207,13 +207,13 @@ class Flowvec(Engine):
         self.collection = Collection.create(
             self.folder, dim=self.vectors.shape[1], metric="ip", **self._index
         )
-        # Ten thousand rows at a time; the graph grows with them.
+        # Ten thousand rows at a time.
         for first in range(0, len(self.vectors), 10_000):
             rows = self.vectors[first : first + 10_000]
             self.collection.add_vectors(
                 range(first, first + len(rows)), rows, [f"text {i}" for i in range(len(rows))]
             )
-        self.collection.search(self.vectors[0], k=1)
+        self.collection.prepare()  # waits for the graph, which grows in the background
 
     @override
     def save(self) -> int:
@@ -223,12 +223,13 @@ class Flowvec(Engine):
 
     @override
     def open(self) -> None:
-        # Up to the first answer.
+        # Up to the first answer by codes or the graph.
         from flowvec import Collection
 
         if self.collection is not None:
             self.collection.close()
         self.collection = Collection.open(self.folder, **self._index)
+        self.collection.prepare()
         self.collection.search(self.vectors[0], k=1)
 
     @override
