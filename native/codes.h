@@ -1,7 +1,8 @@
 // Codes of vectors: four bits for each number, which a scan compares with queries many times faster
 // than it would compare the vectors.
 //
-// A vector is rotated at random, so that its numbers look like those of a normal distribution
+// The mean of the first vectors is subtracted from all, since texts have much in common. This adds
+// to a dot product with a query what is the same for all rows. A vector is then rotated at random, so that its numbers look like those of a normal distribution
 // whatever the data. Each number x then becomes one of 16 levels -7.5, -6.5, ... 7.5, times a step
 // of the row's own: the one that keeps the vector's direction best. A dot product with the levels l
 // is turned into one with the vector by the factor |x|^2 / <x, l>, which is right in the mean, as
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "distances.h"
@@ -31,28 +33,40 @@ struct Group8 {
     float row[GROUP_ROWS];
 };
 
-// An orthogonal matrix that looks random: signs and Hadamard transforms, three times. A transform
-// takes a power of two, so the first numbers and the last ones are transformed in turn.
+// An orthogonal matrix that looks random: a permutation, signs and Hadamard transforms, three times.
+// A transform takes a power of two, so the first numbers and the last ones are transformed in turn.
 class Rotation {
   public:
     Rotation(size_t dim, uint64_t seed) : dim_(dim), part_(1) {
         while (2 * part_ <= dim) part_ *= 2;
-        signs_.resize(ROUNDS * dim);
         // Both transforms make numbers larger by the square root of `part`.
         scale_ = 1.0f / std::sqrt(float(part_));
-        for (size_t i = 0; i < signs_.size(); i++) {
-            seed += 0x9E3779B97F4A7C15u;  // splitmix64, Steele et al. 2014
+        const auto draw = [&] {  // splitmix64, Steele et al. 2014
+            seed += 0x9E3779B97F4A7C15u;
             uint64_t word = (seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9u;
             word = (word ^ (word >> 27)) * 0x94D049BB133111EBu;
-            signs_[i] = (word >> 63) ? 1.0f : -1.0f;
+            return word ^ (word >> 31);
+        };
+        for (size_t round = 0; round < ROUNDS; round++) {
+            const size_t first = places_.size();
+            for (size_t i = 0; i < dim; i++) {
+                signs_.push_back(draw() >> 63 ? 1.0f : -1.0f);
+                places_.push_back(uint32_t(i));
+            }
+            for (size_t i = dim; i > 1; i--)
+                std::swap(places_[first + i - 1], places_[first + draw() % i]);
         }
     }
 
-    // Of one vector, or of the vectors of a group.
+    // Of one vector, or of the vectors of a group. `room` is for as many numbers.
     template <typename Number>
-    FLOWVEC_INLINE void turn(Number* numbers) const {
+    FLOWVEC_INLINE void turn(Number* numbers, Number* room) const {
         for (size_t round = 0; round < ROUNDS; round++) {
-            for (size_t i = 0; i < dim_; i++) multiply(numbers[i], signs_[round * dim_ + i]);
+            std::memcpy(room, numbers, dim_ * sizeof(Number));
+            for (size_t i = 0; i < dim_; i++) {
+                numbers[i] = room[places_[round * dim_ + i]];
+                multiply(numbers[i], signs_[round * dim_ + i]);
+            }
             transform(numbers);
             if (part_ < dim_) transform(numbers + dim_ - part_);
         }
@@ -63,6 +77,7 @@ class Rotation {
     size_t dim_, part_;
     float scale_;
     std::vector<float> signs_;
+    std::vector<uint32_t> places_;  // which number comes to each place
 
     static FLOWVEC_INLINE void multiply(float& x, float factor) { x *= factor; }
     static FLOWVEC_INLINE void multiply(Group8& x, float factor) {
@@ -102,6 +117,9 @@ struct Chunk {
     }
 };
 
+// Numbers up to this are taken for zeros: 1 / x is infinite in float32 for some of them.
+constexpr float SMALLEST = 1e-37f;
+
 // Shares of a row's largest number that the highest level may stand for. With four bits and a
 // normal distribution the best step is a third of the standard deviation.
 constexpr float SHARES[] = {1.0f, .94f, .88f, .82f, .76f, .7f, .62f, .54f};
@@ -128,7 +146,10 @@ FLOWVEC_INLINE void encode_group(const Group8* numbers, size_t dim, bool squared
             const float x = std::fabs(numbers[i].row[r]);
             largest[r] = x > largest[r] ? x : largest[r];
         }
-    for (size_t r = 0; r < GROUP_ROWS; r++) chosen[r] = largest[r] > 0 ? MIDDLE / largest[r] : 0;
+    for (size_t r = 0; r < GROUP_ROWS; r++) {
+        if (!(largest[r] > SMALLEST)) largest[r] = 0;
+        chosen[r] = largest[r] > 0 ? MIDDLE / largest[r] : 0;
+    }
     for (const float share : SHARES) {
         float dots[GROUP_ROWS] = {}, squares[GROUP_ROWS] = {};
         for (size_t r = 0; r < GROUP_ROWS; r++)
@@ -184,15 +205,18 @@ FLOWVEC_INLINE void encode_group(const Group8* numbers, size_t dim, bool squared
     }
 }
 
-// Rotates and encodes rows `first` to before `last` of a group; `rows[0]` is row `first`.
+// Rotates and encodes rows `first` to before `last` of a group; `rows[0]` is row `first`. `numbers`
+// is room for two times as many numbers as the codes have.
 FLOWVEC_INLINE void rotate_and_encode(const Rotation& rotation, const float* rows, size_t dim,
-                                      bool squared, size_t part, Group8* numbers, Chunk& chunk,
-                                      size_t group, size_t first, size_t last) {
+                                      const float* centre, bool squared, size_t part,
+                                      Group8* numbers, Chunk& chunk, size_t group, size_t first,
+                                      size_t last) {
     const size_t octets = (dim + 7) / 8;
     for (size_t i = 0; i < octets * 8; i++)
         for (size_t r = 0; r < GROUP_ROWS; r++)
-            numbers[i].row[r] = i < dim && r >= first && r < last ? rows[(r - first) * dim + i] : 0;
-    rotation.turn(numbers);
+            numbers[i].row[r] = i < dim && r >= first && r < last
+                                    ? rows[(r - first) * dim + i] - centre[i] : 0;
+    rotation.turn(numbers, numbers + octets * 8);
     encode_group(numbers, dim, squared, part, chunk, group, first, last);
 }
 

@@ -218,14 +218,14 @@ FLOWVEC_AVX2 inline bool compare_rest_avx2(const uint8_t* codes, const GroupFact
 struct ScanKernels {
     CompareGroup compare[TILE];  // by how many queries there are
     CompareRest compare_rest;
-    void (*encode)(const Rotation&, const float*, size_t, bool, size_t, Group8*, Chunk&, size_t,
-                   size_t, size_t);
+    decltype(&rotate_and_encode) encode;
 };
 
-inline void encode_base(const Rotation& rotation, const float* rows, size_t dim, bool squared,
-                        size_t part, Group8* numbers, Chunk& chunk, size_t group, size_t first,
-                        size_t last) {
-    rotate_and_encode(rotation, rows, dim, squared, part, numbers, chunk, group, first, last);
+inline void encode_base(const Rotation& rotation, const float* rows, size_t dim,
+                        const float* centre, bool squared, size_t part, Group8* numbers,
+                        Chunk& chunk, size_t group, size_t first, size_t last) {
+    rotate_and_encode(rotation, rows, dim, centre, squared, part, numbers, chunk, group, first,
+                      last);
 }
 const ScanKernels scan_kernels_base = {{compare_group_base<1>, compare_group_base<2>,
                                         compare_group_base<3>, compare_group_base<4>},
@@ -233,9 +233,11 @@ const ScanKernels scan_kernels_base = {{compare_group_base<1>, compare_group_bas
 
 #if defined(__GNUC__) && defined(__x86_64__)
 FLOWVEC_AVX2 inline void encode_avx2(const Rotation& rotation, const float* rows, size_t dim,
-                                     bool squared, size_t part, Group8* numbers, Chunk& chunk,
-                                     size_t group, size_t first, size_t last) {
-    rotate_and_encode(rotation, rows, dim, squared, part, numbers, chunk, group, first, last);
+                                     const float* centre, bool squared, size_t part,
+                                     Group8* numbers, Chunk& chunk, size_t group, size_t first,
+                                     size_t last) {
+    rotate_and_encode(rotation, rows, dim, centre, squared, part, numbers, chunk, group, first,
+                      last);
 }
 const ScanKernels scan_kernels_avx2 = {{compare_group_avx2<1>, compare_group_avx2<2>,
                                         compare_group_avx2<3>, compare_group_avx2<4>},
@@ -278,12 +280,10 @@ class Candidates {
   public:
     float threshold = -std::numeric_limits<float>::infinity();
 
-    // `keeps_all`: all rows are candidates, whatever their estimates.
-    Candidates(size_t k, bool keeps_all) : k_(k), keeps_all_(keeps_all) {}
+    explicit Candidates(size_t k) : k_(k) {}
 
     void offer(size_t row, float estimate, float highest) {
         found_.push_back({highest, row});
-        if (keeps_all_) return;
         note(estimate);
         if (found_.size() >= most_) {
             drop();
@@ -307,7 +307,6 @@ class Candidates {
 
   private:
     size_t k_, most_ = LEAST_COLLECTED;
-    bool keeps_all_;
     std::vector<float> best_;  // the k best estimates: a heap whose first is the worst
     std::vector<ScanHit> found_;
 
@@ -334,10 +333,8 @@ struct Wanted {
     size_t count, k;
     size_t first, last;  // rows from `first` to before `last`
     const uint8_t* allowed;  // by row; null allows all
-    float reach;  // deviations; infinity makes all rows candidates
+    float reach;  // deviations
     const Vectors* vectors;
-
-    bool keeps_all() const { return std::isinf(reach); }
 };
 
 // Codes of vectors. Any number of threads may scan them; rows are added by one thread at a time.
@@ -362,6 +359,7 @@ class Codes {
     bool add(const float* vectors, size_t count, size_t threads) {
         const std::unique_lock<std::shared_mutex> lock(mutex_);
         const size_t end = rows_ + count;
+        if (!rows_) centre_ = mean_of(vectors, count);
         while (chunks_.size() * CHUNK_ROWS < end) chunks_.emplace_back(new Chunk(chunk_bytes()));
         const size_t first_group = rows_ / GROUP_ROWS;
         const size_t groups = count ? (end - 1) / GROUP_ROWS + 1 - first_group : 0;
@@ -370,16 +368,16 @@ class Codes {
         std::atomic<bool> are_short{true};
         const float longest = LONGEST / (MIDDLE * std::sqrt(float(dim_)));
         in_threads(tasks, threads, [&](size_t task) {
-            std::vector<Group8> numbers(octets_ * 8);
+            std::vector<Group8> numbers(2 * octets_ * 8);
             const size_t from = first_group + task * GROUPS_OF_TASK;
             const size_t to = std::min(from + GROUPS_OF_TASK, first_group + groups);
             for (size_t group = from; group < to; group++) {
                 const size_t row = std::max(rows_, group * GROUP_ROWS);
                 const size_t last = std::min(end, (group + 1) * GROUP_ROWS);
                 Chunk& chunk = *chunks_[group / CHUNK_GROUPS];
-                kernels_->encode(rotation_, vectors + (row - rows_) * dim_, dim_, squared_,
-                                      part_, numbers.data(), chunk, group % CHUNK_GROUPS,
-                                      row - group * GROUP_ROWS, last - group * GROUP_ROWS);
+                kernels_->encode(rotation_, vectors + (row - rows_) * dim_, dim_, centre_.data(),
+                                 squared_, part_, numbers.data(), chunk, group % CHUNK_GROUPS,
+                                 row - group * GROUP_ROWS, last - group * GROUP_ROWS);
                 for (size_t i = row; i < last; i++)
                     if (!(chunk.factors[i % CHUNK_ROWS] <= longest)) are_short = false;
             }
@@ -392,7 +390,7 @@ class Codes {
     void search(const Wanted& wanted, size_t threads, int64_t* rows, float* scores) const {
         const std::shared_lock<std::shared_mutex> lock(mutex_);
         if (wanted.last > rows_) throw ArgumentError("there are fewer codes than rows");
-        if (!wanted.count || !wanted.k) return;
+        if (!wanted.count || !wanted.k || !rows_) return;
         const auto queries = prepared(wanted);
         // Few queries are compared with parts of the rows by several threads, many are divided.
         if (wanted.count < 2 * TILE * threads) {
@@ -403,7 +401,7 @@ class Codes {
         const size_t size = std::min(QUERIES_OF_TASK, (most + TILE - 1) / TILE * TILE);
         in_threads((wanted.count + size - 1) / size, threads, [&](size_t task) {
             const size_t begin = task * size, end = std::min(begin + size, wanted.count);
-            std::vector<Candidates> found(end - begin, Candidates(wanted.k, wanted.keeps_all()));
+            std::vector<Candidates> found(end - begin, Candidates(wanted.k));
             for (size_t chunk = wanted.first / CHUNK_ROWS; chunk * CHUNK_ROWS < wanted.last; chunk++)
                 compare(wanted, queries, begin, end, chunk, found);
             for (size_t q = begin; q < end; q++)
@@ -427,26 +425,38 @@ class Codes {
     size_t dim_, octets_, part_;  // `part_` octets are compared first
     bool squared_;
     Rotation rotation_;
+    std::vector<float> centre_;
     size_t rows_ = 0;
     std::vector<std::unique_ptr<Chunk>> chunks_;
     mutable std::shared_mutex mutex_;
+
+    std::vector<float> mean_of(const float* vectors, size_t count) const {
+        std::vector<double> sums(dim_);
+        for (size_t row = 0; row < count; row++)
+            for (size_t i = 0; i < dim_; i++) sums[i] += vectors[row * dim_ + i];
+        std::vector<float> mean(dim_);
+        for (size_t i = 0; i < dim_ && count; i++) mean[i] = float(sums[i] / double(count));
+        return mean;
+    }
 
     size_t chunk_bytes() const { return CHUNK_GROUPS * octets_ * 4 * GROUP_ROWS; }
 
     Queries prepared(const Wanted& wanted) const {
         Queries queries;
         queries.numbers.resize(wanted.count * octets_ * 8);
-        const float reach = wanted.keeps_all() ? 0 : wanted.reach;
-        // A share s of the products estimates the whole with the variance (1 - s) / s / dim.
+        // A share s of the products estimates the whole with the variance (1 - s) / s / dim
         const float share = std::min(1.0f, float(part_ * 8) / float(dim_));
-        const float part_deviation = std::sqrt((1 - share) / share / float(dim_));
-        std::vector<float> turned(dim_);
+        // for vectors at right angles, and twice that for equal ones.
+        const float part_deviation = std::sqrt(2 * (1 - share) / share / float(dim_));
+        std::vector<float> turned(dim_), room(dim_);
         for (size_t q = 0; q < wanted.count; q++) {
-            std::memcpy(turned.data(), wanted.queries + q * dim_, dim_ * sizeof(float));
-            rotation_.turn(turned.data());
+            // Distances are those between differences from the centre.
+            for (size_t i = 0; i < dim_; i++)
+                turned[i] = wanted.queries[q * dim_ + i] - (squared_ ? centre_[i] : 0);
+            rotation_.turn(turned.data(), room.data());
             float largest = 0;
             for (const float x : turned) largest = std::max(largest, std::fabs(x));
-            const float scale = largest / 127;
+            const float scale = largest > SMALLEST ? largest / 127 : 0;
             int8_t* numbers = &queries.numbers[q * octets_ * 8];
             int sum = 0, part_sum = 0;
             double length = 0, rounded = 0;  // squares of the lengths of the query and its rounding
@@ -462,9 +472,9 @@ class Codes {
             queries.scales.push_back(scale);
             queries.part_biases.push_back(MIDDLE * scale * float(part_sum));
             queries.biases.push_back(MIDDLE * scale * float(sum));
-            queries.part_reaches.push_back(reach * norm * part_deviation);
-            queries.reaches.push_back(reach * norm);
-            queries.length_reaches.push_back(reach * float(std::sqrt(rounded / double(dim_))));
+            queries.part_reaches.push_back(wanted.reach * norm * part_deviation);
+            queries.reaches.push_back(wanted.reach * norm);
+            queries.length_reaches.push_back(wanted.reach * float(std::sqrt(rounded / double(dim_))));
         }
         return queries;
     }
@@ -544,7 +554,7 @@ class Codes {
         const size_t chunks = wanted.last > wanted.first ? (wanted.last - 1) / CHUNK_ROWS + 1 - first : 0;
         threads = std::max<size_t>(1, std::min(threads, chunks / LEAST_CHUNKS));
         std::vector<std::vector<Candidates>> found(
-            threads, std::vector<Candidates>(wanted.count, Candidates(wanted.k, wanted.keeps_all())));
+            threads, std::vector<Candidates>(wanted.count, Candidates(wanted.k)));
         std::atomic<size_t> next{0};
         in_threads(threads, threads, [&](size_t thread) {
             for (size_t i; (i = next.fetch_add(1)) < chunks;)

@@ -105,7 +105,7 @@ class CollectionTarget(FolderTarget):
     @override
     def complete(self, stop: threading.Event | None = None) -> None:
         super().complete()  # all rows are written, even if the graph is not built
-        self._collection.prepare(stop)  # so that the first search need not
+        build_graph(self._collection, stop)
 
 
 class ComparedTarget(Target):
@@ -216,7 +216,7 @@ class ComparedTarget(Target):
         if self._collection is not None and self._pruning is not None:
             self.pruned = self._pruning.prune(self._collection)
         if self._collection is not None:
-            self._collection.prepare(stop)  # so that the first search need not
+            build_graph(self._collection, stop)
 
     @override
     def close(self) -> None:
@@ -317,3 +317,9 @@ def _plain(values: Any) -> list[Any]:
     """Values that JSON can hold; Arrow's times and dates become text."""
     plain: list[Any] = values if isinstance(values, list) else values.to_pylist()
     return [value if type(value) in _PLAIN else json_value(value) for value in plain]
+
+
+def build_graph(collection: Collection, stop: threading.Event | None) -> None:
+    """Build the graph of a large collection, so that the first search need not."""
+    if collection.info().search == "graph":
+        collection.prepare(stop)

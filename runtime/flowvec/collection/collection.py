@@ -87,9 +87,9 @@ _KEPT = {
 class Collection(SearchMethods, FieldMethods):
     """A directory of vectors that can be searched.
 
-    `collection.sqlite` holds all data; `graph-<n>.hnsw` is a cache, verified before it is used and
-    rebuilt if it is missing or damaged. A row is on disk when `add` returns, and a deletion when
-    `delete` returns.
+    `collection.sqlite` holds all data; other files are caches, verified before they are used and
+    made again if they are missing or damaged. A row is on disk when `add` returns, and a deletion
+    when `delete` returns.
 
         >>> with Collection.open_or_create("notes", encoder=Encoder.load("mini")) as notes:
         ...     notes.add(["a", 2], ["The cat sleeps.", "Stocks fell."])
@@ -251,7 +251,7 @@ class Collection(SearchMethods, FieldMethods):
             index: what answers searches of this object. `scan` compares short codes of all rows,
                 and finds .999 of the nearest. `graph` looks at few rows, and must be built. `auto`
                 scans up to 500,000 rows, where that is faster.
-            exact_below: up to this many rows, they compare all vectors; None is 10,000.
+            exact_below: up to this many rows, a search compares all vectors; None is 10,000.
             write_timeout: how long a change waits while other threads and processes write, in
                 seconds, before it raises CollectionBusyError. 0 tries once; None waits as long as
                 it takes.

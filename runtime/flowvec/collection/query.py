@@ -263,7 +263,7 @@ class Searcher:
         near = self._scores_by_label(vectors, replace(options, k=HYBRID_DEPTH))
         further: list[dict[int, float]] = [{} for _ in near]
         if options.k > HYBRID_DEPTH:
-            # Exact: a graph may find other rows among the first if it is asked for more.
+            # Exact: a scan or a graph may find other rows among the first if it is asked for more.
             further = self._scores_by_label(vectors, replace(options, exact=True))
         for part, ranking in zip(parts, self._further_rankings(queries, options), strict=True):
             part.words.update(ranking.words)
@@ -376,7 +376,7 @@ class Searcher:
     def _items(self, labels: Sequence[int]) -> dict[int, Item]:
         items = self._store.read(labels)
         if len(items) < len(labels):
-            raise CorruptCollectionError("the collection's graph holds rows that its store lacks")
+            raise CorruptCollectionError("the collection's index holds rows that its store lacks")
         return items
 
 

@@ -117,15 +117,15 @@ class CollectionInfo:
         compute: compute type that made the first vectors.
         search: what answers searches: `exact`, `scan` or `graph`; see `Collection.open`.
         graph_rows: rows in the graph in memory, deleted ones included; without one, rows in its
-            newest file.
+            newest file. 0 if searches do not use a graph.
         vector_dtype: how vectors are stored.
         full_text: tokenizer of the full-text index, `unicode61` or `trigram`; None without one.
         indexed_fields: fields of the metadata that have an index, by `create_index`.
         ef_search: search depth in the graph.
         recall: the recall of the ten nearest that `tune_recall` measured; None before that.
         bytes: size of the directory on disk.
-        memory_bytes: memory of this handle's graph, filters and new vectors; 0 before the first
-            search. Row ids come on top.
+        memory_bytes: memory of this handle's codes, graph, filters and new vectors; 0 before the
+            first search. Row ids come on top.
         mapped_bytes: size of the vectors that are mapped from a file; processes share them, and the
             system can take their memory back.
         created: when, ISO 8601.

@@ -89,10 +89,10 @@ class SearchMethods(UpkeepMethods, SparseMethods, TokenMethods):
                 ranking in which it is among the 500 best (reciprocal rank fusion).
             min_score: drop hits with a lower score; with `rerank`, with a lower score of the
                 reranker.
-            exact: compare every eligible row instead of asking the graph, which may miss some
+            exact: compare every eligible row, instead of a scan or the graph, which may miss some
                 (`tune_recall`). Small collections always do. It reads all rows.
-            ef: search depth in the graph. A larger one finds more of the true neighbours and takes
-                longer. None is the collection's own (`info().ef_search`).
+            ef: search depth in the graph; a scan has none. A larger one finds more of the true
+                neighbours and takes longer. None is the collection's own (`info().ef_search`).
             rerank: a reranker or multi-vector encoder that reads the query and the text of each of
                 the best hits, and sorts them again. A hit's `score` is then the reranker's, and
                 `search_score` the one before. Needs a text, in `query` or `text`, and rows with
@@ -100,7 +100,7 @@ class SearchMethods(UpkeepMethods, SparseMethods, TokenMethods):
             rerank_from: how many hits the reranker reads; at least offset + k.
             offset: skip this many of the best hits: the next page of k hits has `offset=k`. A page
                 takes as long as one search for offset + k hits. Pages of one query fit together
-                while nothing is written, except that a graph may find other rows as offset + k
+                while nothing is written, but a scan or a graph may find others as offset + k
                 grows. Those of a hybrid search always do; above 500 hits it compares every row.
             group_by: a field of the metadata, such as the parent of `Encoder.split_texts`: of the
                 rows with the same value only the best is a hit, so k hits have k values. More rows

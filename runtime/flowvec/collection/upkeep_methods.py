@@ -102,11 +102,11 @@ class UpkeepMethods(RowMethods, EncoderMethods):
         return messages
 
     def prepare(self, stop: threading.Event | None = None) -> bool:
-        """Load what the first search needs, and wait until the graph holds all rows.
+        """Load what the first search needs, and wait until all rows are in codes or the graph.
 
-        Searches do not need it: they compare rows that the graph does not hold yet exactly, while
-        it grows in the background. The graph is saved when it has grown by a quarter, and when the
-        collection is closed.
+        Searches do not need it: they compare the other rows exactly, or scan them, while codes and
+        the graph grow in the background. The graph is saved when it has grown by a quarter, and
+        when the collection is closed.
 
         Args:
             stop: set it to stop within seconds; a graph of a million rows takes minutes.
@@ -172,10 +172,10 @@ class UpkeepMethods(RowMethods, EncoderMethods):
             return self._store.full_text.exists
 
     def compact(self) -> None:
-        """Rebuild the graph, the vectors file and the full-text index, and free disk space.
+        """Rebuild the vectors file, the full-text index and the graph, and free disk space.
 
-        Searches go on meanwhile. Changes wait while files are written anew (seconds for a million
-        rows), but not while the graph is built.
+        A graph that searches do not use is removed. Searches go on meanwhile. Changes wait while
+        files are written anew (seconds for a million rows), but not while the graph is built.
         """
         with self._access.writing():
             if self._store.full_text.exists_in_part:
@@ -193,9 +193,10 @@ class UpkeepMethods(RowMethods, EncoderMethods):
         queries: int | Sequence[str] | npt.ArrayLike = 500,
         seed: int = 0,
     ) -> float:
-        """Find the least search depth that reaches a recall, and use it for all searches.
+        """Measure the recall of searches; find the least depth of the graph that reaches a target.
 
-        Queries are searched both by the graph and exactly. Real queries are best. If you have none,
+        All searches use that depth from then on; a scan has none, so it is only measured. Queries
+        are searched both ways, and exactly. Real queries are best. If you have none,
         each query is made as the mean of three rows; that is about as hard for the graph as texts
         that are in none of the rows, or a little harder.
 

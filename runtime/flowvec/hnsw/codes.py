@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from flowvec.hnsw.library import HnswError, address, check, library
 
-__all__ = ["Codes", "Places"]
+__all__ = ["Codes", "Places", "has_fast_scan"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -31,10 +31,16 @@ class Places:
     others: Floats
 
 
+def has_fast_scan() -> bool:
+    """Whether this processor has an instruction set that scans are written for: AVX2."""
+    return bool(library().flowvec_hnsw_simd() != b"base")
+
+
 class Codes:
     """Codes of 4 bits for each number of rows, with which a scan finds the nearest.
 
-    A scan estimates all scores from codes, and computes those that may be among the best from the
+    They are codes of the differences from the mean of the rows that are added first. A scan
+    estimates all scores from codes, and computes those that may be among the best from the
     vectors. So the scores that it returns are exact, and it misses a row only if its estimate is
     wrong by more than `reach` standard deviations. Estimates are as in RaBitQ (arXiv 2405.12497),
     with 4 bits (arXiv 2409.09913).
@@ -123,8 +129,7 @@ class Codes:
             first: the first row that may be returned.
             last: the row after the last one.
             allowed: which rows may be returned, bool (at least `last`,); None is all.
-            reach: how many standard deviations an estimate may be wrong; infinity computes the
-                scores of all rows.
+            reach: how many standard deviations an estimate may be wrong.
             threads: how many search.
 
         Returns:

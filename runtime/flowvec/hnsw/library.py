@@ -55,7 +55,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class HnswError(FlowvecError, RuntimeError):
-    """A graph refuses what it is asked for, or a change of it failed."""
+    """A graph or codes refuse what they are asked for, or a change of a graph failed."""
 
 
 class GraphFileError(HnswError):

@@ -139,7 +139,7 @@ def _vectors(collection: Collection, labels: Labels) -> tuple[Labels, Floats]:
 def _neighbours(
     collection: Collection, labels: Labels, total: int, neighbours: Labels, distances: Floats
 ) -> Iterator[int]:
-    """Fill in the neighbours of each row, by the collection's own graph where it has one.
+    """Fill in the neighbours of each row, by the collection's own search.
 
     Yields how many rows are done, after each block.
     """

@@ -20,6 +20,7 @@ import pytest
 
 from flowvec import Collection, Encoder, progress
 from flowvec.cli.demo import SUGGESTED
+from flowvec.collection.index import choice
 from tests.inside import run_sql
 from tests.waiting import wait_until
 
@@ -260,8 +261,9 @@ def rows_of(file: Path) -> list[tuple[int]]:
 
 
 def test_index_leaves_nothing_to_build_for_the_first_search(
-    flowvec, tmp_path: Path, tiny_dir
+    flowvec, tmp_path: Path, tiny_dir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(choice, "_most_scanned", lambda: 0)  # a graph above 10,000 rows
     (tmp_path / "long.txt").write_text("".join(f"{i} the cat\n\n" for i in range(10_001)))
     done = flowvec("index", "c", "long.txt", "--model", tiny_dir, "--json")
     assert json.loads(done.stdout)["rows"] == 10_001  # no blank ones

@@ -96,17 +96,65 @@ def test_some_rows_in_any_part_of_memory(kernels: str) -> None:
             assert_nearest(found, queries, rows, possible, squared=False)
 
 
-@pytest.mark.parametrize("dim", [12, 64, 100, 384])
-def test_three_deviations_find_nearly_all(kernels: str, dim: int) -> None:
+def recall_of(rows: np.ndarray, queries: np.ndarray, reach: float, **options: Any) -> float:
+    metric = "l2" if options.get("squared") else "ip"
+    found, _ = search(codes_of(rows, **options), rows, queries, 10, reach=reach)
+    best, _ = top_k(queries, rows, 10, metric)
+    return float(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, best, strict=True)]))
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("dim", [2, 5, 12, 64, 100, 384])
+def test_three_deviations_find_nearly_all(kernels: str, dim: int, squared: bool) -> None:
     rows, queries = rows_of(6000, dim), rows_of(200, dim, 1)
-    found, _ = search(codes_of(rows), rows, queries, 10, reach=3.0)
-    best, _ = top_k(queries, rows, 10, "ip")
-    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, best, strict=True)])
+    recall = recall_of(rows, queries, 3.0, squared=squared)
     assert recall > 0.998
     # Codes matter: without a margin many more are missed.
-    found, _ = search(codes_of(rows), rows, queries, 10, reach=0.0)
-    blind = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, best, strict=True)])
-    assert blind < recall
+    assert recall_of(rows, queries, 0.0, squared=squared) < recall
+
+
+@pytest.mark.parametrize(("dim", "noise"), [(384, 0.1), (384, 0.3), (768, 0.1)])
+def test_queries_within_clusters(dim: int, noise: float) -> None:
+    """Half of the numbers says less of a row's score the nearer it is."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(60, dim)) / np.sqrt(dim)
+    near = rng.integers(0, 60, 6400)
+    rows = centres[near] + noise * rng.normal(size=(6400, dim)) / np.sqrt(dim)
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    assert recall_of(rows[:6000], rows[6000:], 3.0) > 0.9985
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize(
+    ("dim", "first", "last"),
+    [(1000, 900, 1000), (511, 256, 511), (510, 255, 510), (250, 125, 250), (384, 0, 20)],
+)
+def test_vectors_most_of_whose_numbers_are_zeros(
+    dim: int, first: int, last: int, squared: bool
+) -> None:
+    """The rotation spreads them, wherever they are."""
+    rows = np.zeros((3200, dim), np.float32)
+    rows[:, first:last] = rows_of(3200, last - first)
+    assert recall_of(rows[:3000], rows[3000:], 3.0, squared=squared) > 0.9985
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_vectors_with_much_in_common(squared: bool) -> None:
+    """What all have in common says nothing, and is not in the codes."""
+    rows = rows_of(4200, 96) + np.float32(50)
+    assert recall_of(rows[:4000], rows[4000:], 3.0, squared=squared) > 0.998
+    assert recall_of(rows[:4000], rows[4000:], 0.0, squared=squared) > 0.8
+
+
+def test_tiny_numbers_lose_no_row(kernels: str) -> None:
+    rows = rows_of(400, 4)
+    rows[7] = [1e-39, 0, 2e-39, 0]
+    rows[8] = [1e-45, 0, 0, 0]
+    for squared in (False, True):
+        for query in (rows[0], rows[7], rows[8], 1e-30 * rows[0]):
+            codes = codes_of(rows, squared=squared)
+            found, _ = search(codes, rows, query[None].astype(np.float32), 400)
+            assert sorted(found[0].tolist()) == list(range(400))
 
 
 def test_answers_have_the_same_bits_however_they_are_asked(kernels: str) -> None:

@@ -18,12 +18,14 @@ _POLL_SECONDS = 0.02
 class Background:
     """At most one thread, which calls a function while searches and changes go on."""
 
-    def __init__(self, work: Callable[[Callable[[], bool]], None]) -> None:
+    def __init__(self, work: Callable[[Callable[[], bool]], None], what: str) -> None:
         """Call `work` in a thread at each `start`.
 
-        Its argument is a function that says whether to give up.
+        Args:
+            work: its argument is a function that says whether to give up.
+            what: what grows by the work, for messages.
         """
-        self._work = work
+        self._work, self._what = work, what
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._closing = False
@@ -43,7 +45,7 @@ class Background:
             try:
                 thread.start()
             except RuntimeError as error:  # no more threads, or Python is shutting down
-                logger.warning("the graph does not grow now: %s", error)
+                logger.warning("%s does not grow now: %s", self._what, error)
             else:
                 self._thread = thread
 
@@ -52,7 +54,7 @@ class Background:
             self._work(lambda: self._closing)
         except Exception:
             if not self._closing:
-                logger.exception("the graph does not grow; rows are compared exactly")
+                logger.exception("%s does not grow; rows are compared exactly", self._what)
 
     def wait(self, stopped: Callable[[], bool] | None = None) -> bool:
         """Wait until the thread has ended; False if `stopped` returned True before that."""

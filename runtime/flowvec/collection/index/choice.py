@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, get_args
 
 from flowvec.arguments import choice, whole_number
+from flowvec.hnsw import has_fast_scan
 
 __all__ = ["DEFAULT", "IndexChoice", "IndexKind", "SearchKind"]
 
@@ -15,8 +17,8 @@ SearchKind = Literal["exact", "scan", "graph"]
 # Up to this many rows all vectors are compared, in about a millisecond.
 _EXACT_BELOW = 10_000
 # Up to this many rows a scan answers one query as fast as the graph at the same recall, and many
-# queries faster: see bench/log/2026-11-29.md.
-_SCAN_BELOW = 500_000
+# queries faster: see bench/log/2026-11-29.md. Without AVX2 it takes 10 to 30 times as long.
+_SCAN_BELOW, _SLOW_SCAN_BELOW = 500_000, 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,13 @@ class IndexChoice:
         if rows <= self.exact_below:
             return "exact"
         if self.kind == "auto":
-            return "scan" if rows <= _SCAN_BELOW else "graph"
+            return "scan" if rows <= _most_scanned() else "graph"
         return self.kind
+
+
+@cache
+def _most_scanned() -> int:
+    return _SCAN_BELOW if has_fast_scan() else _SLOW_SCAN_BELOW
 
 
 DEFAULT = IndexChoice()

@@ -105,7 +105,7 @@ class GrowingGraph:
         self.graph: Graph | None = None
         # Set by `Access`, which knows how to wait for the turn.
         self.turn: Turn | None = None
-        self._background = Background(self._work)
+        self._background = Background(self._work, "the graph")
         self._growth = threading.Lock()  # taken before the index's lock
         self._saved_rows = 0  # rows in the graph when it was loaded or saved
         self._has_no_good_file = False  # those that are recorded could not be loaded
@@ -304,6 +304,18 @@ class GrowingGraph:
             if len(graph):
                 self._delete_dead(graph, graph.labels())
             self.graph, self._saved_rows = graph, 0
+
+    def forget(self) -> None:
+        """Remove the graph and its files: searches do not need it."""
+        with self._lock.writing():
+            self.drop()
+        with self._store.reading():
+            is_recorded = bool(self._store.snapshots.all())
+        if is_recorded:
+            assert self.turn is not None
+            with self.turn(_TURN_SECONDS):
+                self._snapshots.forget()
+            self._snapshots.remove_forgotten()
 
     # --- saving ---------------------------------------------------------------------------------
 

@@ -1,10 +1,11 @@
-"""Codes of a table's rows, made when a scan first needs them."""
+"""Codes of a table's rows, with which a scan finds the nearest."""
 
 from __future__ import annotations
 
-import math
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from flowvec.vectors import Metric
 
 __all__ = ["RowCodes"]
 
+logger = logging.getLogger(__name__)
+
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -22,77 +25,102 @@ Mask = npt.NDArray[np.bool_]
 # How many standard deviations an estimate may be wrong. With 3, a scan finds .9998 of the ten
 # nearest of sentences, and computes about 20 scores: see bench/log/2026-11-29.md.
 _REACH = 3.0
-# The scores of fewer rows are all computed, and for more results than this share of the rows: an
-# estimate would exclude few.
+# Fewer rows, or more results than this share of them, are not worth estimates.
 _LEAST_ESTIMATED, _MOST_RESULTS = 512, 1 / 8
-# Numbers that are copied and encoded at once: 32 MiB of float32.
-_ENCODED_NUMBERS = 1 << 23
+# So many codes are made at once by a search that needs them: a few milliseconds.
+_MOST_AT_ONCE = 512
+# Numbers that are copied and encoded in one step: 32 MiB of float32.
+_STEP_NUMBERS = 1 << 23
 # Fewer rows are encoded in less time than a thread takes to start.
 _ROWS_OF_ONE_CORE = 256
+# Queries times numbers that are scanned in one step: about 50 ms. New codes wait for a step.
+_SCANNED_NUMBERS = 1 << 33
 
 
 class RowCodes:
     """Codes of the first slots of a table and of all its snapshots, which share their vectors.
 
-    Any number of threads may use it. One that needs codes of more rows makes them, and others that
-    need them too wait.
+    Any number of threads may use it.
     """
 
     def __init__(self, dim: int, metric: Metric) -> None:
         """No codes yet."""
         self._codes = Codes(dim, squared=metric == "l2")
-        self._step = max(1, _ENCODED_NUMBERS // dim)
-        self._cores = available_cores()
+        self._dim, self._cores = dim, available_cores()
         self._following = threading.Lock()
-        # Very long vectors have no estimates.
-        self._is_usable = True
+        self._covered = 0  # slots that have codes
+        self.is_usable = True  # very long vectors have no estimates
 
     @property
     def nbytes(self) -> int:
         """Their memory."""
-        return self._codes.nbytes
+        return self._codes.nbytes if self._covered else 0
 
-    def covers(self, slots: int) -> bool:
-        """Whether the first so many slots have codes."""
-        return self._is_usable and len(self._codes) >= slots
+    def are_worth_it(self, k: int, eligible: int, slots: int) -> bool:
+        """Whether a scan is the fastest search for the k nearest of some rows, as things are now.
 
-    def follow(self, slots: int, vectors_of: Callable[[Labels], Floats]) -> bool:
+        Args:
+            k: how many.
+            eligible: how many rows may be found.
+            slots: of how many rows codes are needed.
+        """
+        is_ready = self.is_usable and slots - self._covered <= _MOST_AT_ONCE
+        return is_ready and eligible >= _LEAST_ESTIMATED and k <= _MOST_RESULTS * eligible
+
+    def lacks(self, slots: int) -> bool:
+        """Whether codes of some of the first slots can be made."""
+        return self.is_usable and self._covered < slots
+
+    def follow(
+        self,
+        slots: int,
+        vectors_of: Callable[[Labels], Floats],
+        stopped: Callable[[], bool] | None = None,
+    ) -> bool:
         """Make the codes that the first so many slots lack.
 
         Args:
             slots: how many.
             vectors_of: returns the vectors of slots, float32 (slots, dim).
+            stopped: called now and then; True makes this give up.
 
         Returns:
             Whether a scan may be asked.
         """
-        if self.covers(slots):
-            return True
-        with self._following:
-            while self._is_usable and (start := len(self._codes)) < slots:
-                vectors = vectors_of(np.arange(start, min(start + self._step, slots)))
+        step = max(1, _STEP_NUMBERS // self._dim)
+        with self._following, self._giving_up_on_errors():
+            while self.lacks(slots) and not (stopped is not None and stopped()):
+                end = min(self._covered + step, slots)
+                vectors = vectors_of(np.arange(self._covered, end))
                 threads = min(self._cores, 1 + len(vectors) // _ROWS_OF_ONE_CORE)
-                self._is_usable = self._codes.add(vectors, threads)
-        return self._is_usable
+                if not self._codes.add(vectors, threads):
+                    logger.warning("a vector is too long for codes: rows are compared exactly")
+                    self.is_usable = False
+                self._covered = end
+        return self.is_usable and self._covered >= slots
+
+    @contextmanager
+    def _giving_up_on_errors(self) -> Iterator[None]:
+        """Do not begin again and again: rows are compared exactly."""
+        try:
+            yield
+        except Exception:
+            self.is_usable = False
+            raise
 
     def search(
-        self,
-        queries: Floats,
-        k: int,
-        places: Places,
-        *,
-        first: int,
-        last: int,
-        allowed: Mask | None,
-        eligible: int,
+        self, queries: Floats, k: int, places: Places, first: int, last: int, allowed: Mask | None
     ) -> tuple[Labels, Floats]:
-        """Slots int64 and scores float32 of the k nearest, (queries, k); see `Codes.search`.
-
-        Args:
-            eligible: how many rows may be returned.
-        """
-        computes_all = eligible < _LEAST_ESTIMATED or k > _MOST_RESULTS * eligible
-        return self._codes.search(
-            queries, k, places, first=first, last=last, allowed=allowed,
-            reach=math.inf if computes_all else _REACH, threads=self._cores,
-        )  # fmt: skip
+        """Slots int64 and scores float32 of the k nearest, (queries, k); see `Codes.search`."""
+        step = max(1, _SCANNED_NUMBERS // max(1, self._dim * (last - first)))
+        found = [
+            self._codes.search(
+                queries[start : start + step], k, places, first=first, last=last, allowed=allowed,
+                reach=_REACH, threads=self._cores,
+            )
+            for start in range(0, max(1, len(queries)), step)
+        ]  # fmt: skip
+        if len(found) == 1:
+            return found[0]
+        slots, scores = zip(*found, strict=True)
+        return np.concatenate(slots), np.concatenate(scores)

@@ -135,6 +135,13 @@ class GraphSnapshots:
             if graph.scale != 1.0:
                 self._store.meta.write({_scale_key(file.name): repr(float(graph.scale))})
 
+    def forget(self) -> None:
+        """Forget all graphs; in the turn to write. `remove_forgotten` removes their files."""
+        with self._store.transaction():
+            snapshots = self._store.snapshots.all()
+            self._store.snapshots.remove(s.n for s in snapshots)
+            self._store.meta.remove(_scale_key(s.file) for s in snapshots)
+
     def remove_forgotten(self) -> None:
         """Remove files of graphs that are not recorded; no other process saves a graph now.
 

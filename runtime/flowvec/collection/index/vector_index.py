@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.collection.index.background import Background
 from flowvec.collection.index.changes import Change, StateChange, merged
 from flowvec.collection.index.choice import DEFAULT, IndexChoice, SearchKind
 from flowvec.collection.index.eligible import EligibleMasks
@@ -98,8 +99,10 @@ class VectorIndex:
         self._masks = EligibleMasks(store)
         self._lock = ReadersWriter()
         self.growing = GrowingGraph(self._state, self._snapshots, self._lock, self._settle)
-        # A search or `prepare` has asked for the graph; a process that only adds does not need it.
-        self._wants_graph = False
+        # Makes codes of rows; searches are exact meanwhile.
+        self._coding = Background(self._make_codes, "the set of codes")
+        # A search or `prepare` has asked for these; a process that only adds does not need them.
+        self._wants_graph = self._wants_codes = False
         # The change whose transaction was sealed last.
         self._staged: StateChange | None = None
         # The changes of the transaction that is open, and the number of the state before it.
@@ -131,8 +134,8 @@ class VectorIndex:
         Inside the store's `reading`.
         """
         graph = self.growing.graph
-        if graph is not None:
-            return graph.total
+        if graph is not None or self.kind != "graph":
+            return 0 if graph is None else graph.total
         return next((snapshot.count for snapshot in self._store.snapshots.all()), 0)
 
     @property
@@ -354,6 +357,7 @@ class VectorIndex:
                     table, graph, held, compared, k, eligible_slots(table, mask), ef or depth
                 )
         self._wants_graph |= kind == "graph"
+        self._wants_codes |= kind != "exact"
         labels, scores = search_rest(table, compared, k, mask, hits, exact=kind == "exact")
         self._grow_if_due()
         return Nearest(labels, scores, self._ids_of(labels, ids) if with_ids else None)
@@ -420,9 +424,9 @@ class VectorIndex:
                 hits = search_graph(
                     table, graph, held, compared, k, table.live, ef or self._state.ef_search
                 )
-            if hits is None and table.slots > _MOST_LOCKED[kind]:
+            if kind == "scan" and (table.lacks_codes or len(queries) > 1):
                 return None
-            if kind == "scan" and not table.is_ready_to_scan:
+            if hits is None and table.slots > _MOST_LOCKED[kind]:
                 return None
             labels, scores = search_rest(table, compared, k, None, hits, exact=kind == "exact")
             return Nearest(labels, scores, self._ids_of(labels, self._state.loaded.ids))
@@ -442,7 +446,7 @@ class VectorIndex:
                     kind, table = self.kind, self._table.snapshot()
                     is_complete = self.growing.is_complete(table)
                 if kind == "scan":
-                    table.prepare_scan()
+                    table.make_codes(stopped)
                 if kind != "graph" or is_complete:
                     return True
             if stopped is not None and stopped():
@@ -512,14 +516,14 @@ class VectorIndex:
         """Build the graph anew without tombstones, and save it; searches use the old one."""
         self.growing.wait()
         if self.kind != "graph":
-            with self._lock.writing():
-                self.growing.drop()
+            self.growing.forget()
             return
         self.growing.rebuild()
         self.growing.save(anew=True)
 
     def close(self) -> None:
-        """Stop the growth of the graph."""
+        """Stop the growth of codes and the graph."""
+        self._coding.close()
         self.growing.close()
 
     def release(self) -> None:
@@ -533,6 +537,18 @@ class VectorIndex:
             self._masks.clear()
 
     def _grow_if_due(self) -> None:
-        """Let the graph grow in the background, if somebody searches a large collection."""
+        """Let codes or the graph grow in the background, if somebody searches many rows."""
         if self._wants_graph and self.kind == "graph":
             self.growing.start_if_due()
+        table = self._state.loaded.table
+        if self._wants_codes and self.kind != "exact" and table is not None and table.lacks_codes:
+            # Rows that a graph lacks are scanned, if they are many.
+            lacking = table.slots - self.growing.held_slots(table)
+            if self.kind == "scan" or lacking > _MOST_LOCKED["graph"]:
+                self._coding.start()
+
+    def _make_codes(self, stopped: Callable[[], bool]) -> None:
+        with self._store.reading():  # a damaged record is read from the store
+            with self._one_state():
+                table = self._table.snapshot()
+            table.make_codes(stopped)

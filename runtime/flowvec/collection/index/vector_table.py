@@ -268,33 +268,34 @@ class VectorTable:
     ) -> tuple[Labels, Floats]:
         """`search` by a scan of codes, which may miss a row now and then.
 
-        Codes that are not there yet are made first.
+        Where a scan is no faster, because few rows are eligible or lack codes, it is exact.
         """
         eligible = self.live if mask is None else self.live & mask
         count = int(np.count_nonzero(eligible[first:]))
-        if not self.prepare_scan() or self._repaired:
-            return self.search(queries, k, mask, first)
-        allowed = None if count == self.slots - first else eligible
-        blocks = None if self._file is None else self._file.blocks.vectors
-        places = Places(blocks, self._mapped, self._tail[: self.slots - self._mapped])
-        slots, scores = self._codes.search(
-            queries, min(k, count), places, first=first, last=self.slots, allowed=allowed,
-            eligible=count,
-        )  # fmt: skip
-        return self._labels[slots], scores
+        k = min(k, count)
+        if self._codes.are_worth_it(k, count, self.slots) and self.make_codes():
+            # Rows that were written to the file since they got their codes.
+            self._check_blocks(np.arange(len(self._checked)))
+            if not self._repaired:
+                blocks = None if self._file is None else self._file.blocks.vectors
+                places = Places(blocks, self._mapped, self._tail[: self.slots - self._mapped])
+                allowed = None if count == self.slots - first else eligible
+                slots, scores = self._codes.search(queries, k, places, first, self.slots, allowed)
+                return self._labels[slots], scores
+        return self.search(queries, k, mask, first)
 
-    def prepare_scan(self) -> bool:
-        """Make the codes that are not there yet; False if these vectors cannot have codes.
+    def make_codes(self, stopped: Callable[[], bool] | None = None) -> bool:
+        """Make the codes that are not there yet; False if there are still not all.
 
         Raises:
             VectorFileError: as for `search`.
         """
-        return self._codes.follow(self.slots, self.vectors_of)
+        return self._codes.follow(self.slots, self.vectors_of, stopped)
 
     @property
-    def is_ready_to_scan(self) -> bool:
-        """Whether all rows have codes."""
-        return self._codes.covers(self.slots)
+    def lacks_codes(self) -> bool:
+        """Whether codes of some rows can be made."""
+        return self._codes.lacks(self.slots)
 
     def search_slots(self, queries: Floats, k: int, slots: Labels) -> tuple[Labels, Floats]:
         """`search` among these slots alone, ascending, whether they are live or not."""

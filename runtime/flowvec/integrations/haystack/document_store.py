@@ -51,8 +51,8 @@ class FlowvecDocumentStore(MetadataMethods):
             collection: its directory, or an open Collection, which `close` leaves open.
             embedding_dim: length of the embeddings. None takes it from the first document that has
                 one; it is needed if none of the first documents has.
-            **options: those of `Collection.create`: `metric`, `vector_dtype`, `exact_below` and
-                `write_timeout`.
+            **options: those of `Collection.create`: `metric`, `vector_dtype`, `index`,
+                `exact_below` and `write_timeout`.
         """
         self._dim = embedding_dim
         self._options = options

@@ -50,8 +50,8 @@ class FlowvecVectorStore(VectorStore):
             embedding: embeds documents and queries. With `FlowvecEmbeddings` the collection
                 records the model, and refuses another one later; an Encoder, or the name of a
                 model, stands for one. None embeds with the Encoder of an open Collection.
-            **options: those of `Collection.create`: `metric`, `vector_dtype`, `exact_below` and
-                `write_timeout`.
+            **options: those of `Collection.create`: `metric`, `vector_dtype`, `index`,
+                `exact_below` and `write_timeout`.
 
         Raises:
             InputTypeError: `embedding` is something else.

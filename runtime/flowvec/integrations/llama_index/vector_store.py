@@ -50,8 +50,8 @@ class FlowvecVectorStore(BasePydanticVectorStore):
 
         Args:
             collection: its directory, or an open Collection, which `close` leaves open.
-            **options: those of `Collection.create`: `metric`, `vector_dtype`, `exact_below` and
-                `write_timeout`.
+            **options: those of `Collection.create`: `metric`, `vector_dtype`, `index`,
+                `exact_below` and `write_timeout`.
         """
         super().__init__(stores_text=True)
         self._late = LateCollection(collection, **options)

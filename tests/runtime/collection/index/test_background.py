@@ -35,7 +35,7 @@ class Builder:
 
 def test_one_is_built_at_a_time() -> None:
     builder = Builder()
-    background = Background(builder)
+    background = Background(builder, "it")
     background.start()
     assert builder.is_building.wait(_SECONDS)
     background.start()
@@ -49,7 +49,7 @@ def test_one_is_built_at_a_time() -> None:
 
 def test_nothing_starts_after_closing(caplog: pytest.LogCaptureFixture) -> None:
     builder = Builder()
-    background = Background(builder)
+    background = Background(builder, "it")
     background.start()
     assert builder.is_building.wait(_SECONDS)
     background.close()
@@ -62,7 +62,7 @@ def test_nothing_starts_after_closing(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_failure_is_logged_and_the_next_is_tried(caplog: pytest.LogCaptureFixture) -> None:
     builder = Builder(ValueError("no room"))
-    background = Background(builder)
+    background = Background(builder, "it")
     for _ in range(2):
         background.start()
         background.wait()
