@@ -219,8 +219,11 @@ def test_folded_is_unfolded(name: str, dim: int) -> None:
 
 # A graph of the identity alone has no node; test_export has one inside an encoder.
 @pytest.mark.exports(but=8)
-@pytest.mark.parametrize("name", [name for name in ALL if name != "identity"])
-@pytest.mark.parametrize("dim", [7, 16])
+# The two halves of an odd number differ: what a flow computes of 7 numbers, it does of 16.
+@pytest.mark.parametrize(
+    ("name", "dim"),
+    [(n, d) for n in ALL for d in (7, 16) if n != "identity" and (d == 7 or "flow" not in n)],
+)
 def test_onnx_computes_what_torch_does(name: str, dim: int) -> None:
     transform = ALL[name](dim).eval()
     session = as_session(transform.fold(), dim)

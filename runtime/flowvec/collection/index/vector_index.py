@@ -424,7 +424,7 @@ class VectorIndex:
                 hits = search_graph(
                     table, graph, held, compared, k, table.live, ef or self._state.ef_search
                 )
-            if kind == "scan" and (table.lacks_codes or len(queries) > 1):
+            if kind == "scan" and not (table.can_scan and len(queries) == 1):
                 return None
             if hits is None and table.slots > _MOST_LOCKED[kind]:
                 return None
@@ -445,8 +445,8 @@ class VectorIndex:
                 with self._one_state(with_ids=True):
                     kind, table = self.kind, self._table.snapshot()
                     is_complete = self.growing.is_complete(table)
-                if kind == "scan":
-                    table.make_codes(stopped)
+                if kind == "scan" and not table.make_codes(stopped) and stopped and stopped():
+                    return False
                 if kind != "graph" or is_complete:
                     return True
             if stopped is not None and stopped():

@@ -297,6 +297,11 @@ class VectorTable:
         """Whether codes of some rows can be made."""
         return self._codes.lacks(self.slots)
 
+    @property
+    def can_scan(self) -> bool:
+        """Whether a scan needs nothing but the codes that are there."""
+        return self._codes.is_usable and not self.lacks_codes and not self._repaired
+
     def search_slots(self, queries: Floats, k: int, slots: Labels) -> tuple[Labels, Floats]:
         """`search` among these slots alone, ascending, whether they are live or not."""
         k = min(k, len(slots))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -92,19 +93,18 @@ def table_of(c: Collection) -> VectorTable:
 
 
 def test_searches_do_not_wait_for_codes(tmp_path: Path) -> None:
-    """They are exact until a thread has made them; few new codes are made at once."""
+    """They are exact until a thread has made them."""
     rows = rows_of(ROWS)
     with Collection.create(tmp_path / "c", dim=DIM, **SCAN) as c:
         c.add_vectors(range(ROWS), rows)
         assert c.search(rows[5], 1)[0].id == 5
         wait_until(lambda: not table_of(c).lacks_codes)
-        c.add_vectors([ROWS], rows_of(1, seed=9))
-        assert table_of(c).lacks_codes
-        c.search(rows[5], 1)
-        assert not table_of(c).lacks_codes
-        c.add_vectors(range(ROWS + 1, ROWS + 1001), rows_of(1000, seed=10))
-        c.search(rows[5], 1, filter={"none": 1})
-        c.search(rows[5], 1)
+        new = rows_of(1001, seed=10)
+        c.add_vectors([ROWS], new[:1])
+        assert c.search(new[0], 1)[0].id == ROWS
+        assert not table_of(c).lacks_codes  # one is made at once
+        c.add_vectors(range(ROWS + 1, ROWS + 1001), new[1:])
+        assert c.search(new[7], 1)[0].id == ROWS + 7
         wait_until(lambda: not table_of(c).lacks_codes)
         assert_as_exact(c)
 
@@ -158,6 +158,16 @@ def test_vectors_near_the_limits_of_float32_are_compared_exactly(tmp_path: Path)
     with Collection.create(tmp_path / "c", dim=DIM, metric="ip", **SCAN) as c:
         c.add_vectors(range(1000), rows)
         assert c.search(rows[10] * np.float32(1e-18), 1)[0].id == 10
+
+
+def test_a_stopped_prepare_says_so(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=DIM, **SCAN) as c:
+        c.add_vectors(range(ROWS), rows_of(ROWS))
+        stop = threading.Event()
+        stop.set()
+        assert not c.prepare(stop)
+        assert c.prepare()
+        assert c.prepare(stop)  # nothing is left to do
 
 
 def test_prepare_makes_the_codes_and_tune_recall_measures_them(tmp_path: Path) -> None:
