@@ -1,12 +1,13 @@
 // Codes of vectors: four bits for each number, which a scan compares with queries many times faster
 // than it would compare the vectors.
 //
-// The mean of the first vectors is subtracted from all, since texts have much in common. This adds
-// to a dot product with a query what is the same for all rows. A vector is then rotated at random, so that its numbers look like those of a normal distribution
-// whatever the data. Each number x then becomes one of 16 levels -7.5, -6.5, ... 7.5, times a step
-// of the row's own: the one that keeps the vector's direction best. A dot product with the levels l
-// is turned into one with the vector by the factor |x|^2 / <x, l>, which is right in the mean, as
-// in RaBitQ (Gao and Long 2024, arXiv 2405.12497; Gao et al. 2024, arXiv 2409.09913).
+// The mean of the first vectors is subtracted from all, since texts have much in common. This
+// changes dot products with a query by the same number for all rows. A vector is then rotated at
+// random, so that its numbers look like those of a normal distribution, whatever the data. Each
+// number x becomes one of 16 levels -7.5, -6.5, ... 7.5, times a step of the row's own: the one
+// that keeps the vector's direction best. A dot product with the levels l is turned into one with
+// the vector by the factor |x|^2 / <x, l>, which is right in the mean, as in RaBitQ (Gao and Long
+// 2024, arXiv 2405.12497; Gao et al. 2024, arXiv 2409.09913).
 #pragma once
 
 #include <cmath>
@@ -33,8 +34,8 @@ struct Group8 {
     float row[GROUP_ROWS];
 };
 
-// An orthogonal matrix that looks random: a permutation, signs and Hadamard transforms, three times.
-// A transform takes a power of two, so the first numbers and the last ones are transformed in turn.
+// An orthogonal matrix that looks random: a permutation, signs and Hadamard transforms, three
+// times. A transform takes a power of two, so it is applied to the first numbers, then to the last.
 class Rotation {
   public:
     Rotation(size_t dim, uint64_t seed) : dim_(dim), part_(1) {
@@ -133,9 +134,9 @@ FLOWVEC_INLINE int code_of(float x) {
 // Codes of rows `first` to before `last` of a group, whose numbers are rotated. Behind the last
 // number are zeros, up to a multiple of 8.
 //
-// A register of a group's codes has 4 bytes of each row: byte j of octet o has number 8 o + j in its
-// low half, and number 8 o + 4 + j in its high half. The first `part` octets of all groups lie in
-// front of the others, which a scan seldom needs.
+// A register of a group's codes has 4 bytes of each row: byte j of octet o has number 8 o + j in
+// the low half, and number 8 o + 4 + j in its high half. The first `part` octets of all groups lie
+// in front of the others, which a scan seldom needs.
 FLOWVEC_INLINE void encode_group(const Group8* numbers, size_t dim, bool squared, size_t part,
                                  Chunk& chunk, size_t group, size_t first, size_t last) {
     const size_t octets = (dim + 7) / 8;

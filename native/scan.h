@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -341,7 +342,8 @@ struct Wanted {
 class Codes {
   public:
     Codes(size_t dim, bool squared, uint64_t seed)
-        : dim_(dim), octets_((dim + 7) / 8), squared_(squared), rotation_(dim, seed) {
+        : dim_(dim), octets_((dim + 7) / 8), squared_(squared), rotation_(dim, seed),
+          centre_(dim) {
         // Half of the numbers tells that nearly all rows are far away.
         part_ = octets_ < LEAST_DIVIDED ? octets_ : octets_ / 2 / 4 * 4;
     }
@@ -359,7 +361,7 @@ class Codes {
     bool add(const float* vectors, size_t count, size_t threads) {
         const std::unique_lock<std::shared_mutex> lock(mutex_);
         const size_t end = rows_ + count;
-        if (!rows_) centre_ = mean_of(vectors, count);
+        if (!rows_ && count) centre_ = mean_of(vectors, count);
         while (chunks_.size() * CHUNK_ROWS < end) chunks_.emplace_back(new Chunk(chunk_bytes()));
         const size_t first_group = rows_ / GROUP_ROWS;
         const size_t groups = count ? (end - 1) / GROUP_ROWS + 1 - first_group : 0;
@@ -390,7 +392,7 @@ class Codes {
     void search(const Wanted& wanted, size_t threads, int64_t* rows, float* scores) const {
         const std::shared_lock<std::shared_mutex> lock(mutex_);
         if (wanted.last > rows_) throw ArgumentError("there are fewer codes than rows");
-        if (!wanted.count || !wanted.k || !rows_) return;
+        if (!wanted.count || !wanted.k) return;
         const auto queries = prepared(wanted);
         // Few queries are compared with parts of the rows by several threads, many are divided.
         if (wanted.count < 2 * TILE * threads) {
@@ -402,7 +404,8 @@ class Codes {
         in_threads((wanted.count + size - 1) / size, threads, [&](size_t task) {
             const size_t begin = task * size, end = std::min(begin + size, wanted.count);
             std::vector<Candidates> found(end - begin, Candidates(wanted.k));
-            for (size_t chunk = wanted.first / CHUNK_ROWS; chunk * CHUNK_ROWS < wanted.last; chunk++)
+            size_t chunk = wanted.first / CHUNK_ROWS;
+            for (; chunk * CHUNK_ROWS < wanted.last; chunk++)
                 compare(wanted, queries, begin, end, chunk, found);
             for (size_t q = begin; q < end; q++)
                 rescore(wanted, q, found[q - begin], rows, scores);
@@ -435,7 +438,7 @@ class Codes {
         for (size_t row = 0; row < count; row++)
             for (size_t i = 0; i < dim_; i++) sums[i] += vectors[row * dim_ + i];
         std::vector<float> mean(dim_);
-        for (size_t i = 0; i < dim_ && count; i++) mean[i] = float(sums[i] / double(count));
+        for (size_t i = 0; i < dim_; i++) mean[i] = float(sums[i] / double(count));
         return mean;
     }
 
@@ -444,9 +447,9 @@ class Codes {
     Queries prepared(const Wanted& wanted) const {
         Queries queries;
         queries.numbers.resize(wanted.count * octets_ * 8);
-        // A share s of the products estimates the whole with the variance (1 - s) / s / dim
+        // A share s of the products estimates the whole with the variance (1 - s) / s / dim for
+        // vectors at right angles, and twice that for equal ones.
         const float share = std::min(1.0f, float(part_ * 8) / float(dim_));
-        // for vectors at right angles, and twice that for equal ones.
         const float part_deviation = std::sqrt(2 * (1 - share) / share / float(dim_));
         std::vector<float> turned(dim_), room(dim_);
         for (size_t q = 0; q < wanted.count; q++) {
@@ -474,7 +477,8 @@ class Codes {
             queries.biases.push_back(MIDDLE * scale * float(sum));
             queries.part_reaches.push_back(wanted.reach * norm * part_deviation);
             queries.reaches.push_back(wanted.reach * norm);
-            queries.length_reaches.push_back(wanted.reach * float(std::sqrt(rounded / double(dim_))));
+            const float rounding = float(std::sqrt(rounded / double(dim_)));
+            queries.length_reaches.push_back(wanted.reach * rounding);
         }
         return queries;
     }
@@ -551,7 +555,8 @@ class Codes {
     void by_rows(const Wanted& wanted, const Queries& queries, size_t threads, int64_t* rows,
                  float* scores) const {
         const size_t first = wanted.first / CHUNK_ROWS;
-        const size_t chunks = wanted.last > wanted.first ? (wanted.last - 1) / CHUNK_ROWS + 1 - first : 0;
+        const size_t chunks =
+            wanted.last > wanted.first ? (wanted.last - 1) / CHUNK_ROWS + 1 - first : 0;
         threads = std::max<size_t>(1, std::min(threads, chunks / LEAST_CHUNKS));
         std::vector<std::vector<Candidates>> found(
             threads, std::vector<Candidates>(wanted.count, Candidates(wanted.k)));

@@ -229,6 +229,11 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(TypeError, match="pickled"):
         pickle.dumps(codes)
     assert search(codes, rows, rows[:0], 5)[0].shape == (0, 5)
+    assert (search(codes, rows, rows, 5, last=0)[0] == -1).all()
+    for squared in (False, True):
+        empty = Codes(8, squared=squared)
+        assert empty.add(rows[:0])
+        assert (search(empty, rows, rows, 5, last=0)[0] == -1).all()
     assert search(codes, rows, rows, 0)[0].shape == (100, 0)
     assert len(codes) == 100
     assert codes.nbytes > 100 * 4
