@@ -80,7 +80,8 @@ class FlowvecSearch:
     @property
     def mteb_model_meta(self) -> ModelMeta:
         """Name and fingerprint of the model, and the options of the search."""
-        settings = {**self._options, "index": self._index, "exact_below": self._exact_below}
+        index = None if self._index == "auto" else self._index
+        settings = {**self._options, "index": index, "exact_below": self._exact_below}
         if self._rerank is not None:
             settings |= {
                 "rerank": self._rerank.bundle.manifest.name,
