@@ -113,19 +113,20 @@ def test_a_record_that_is_damaged_after_its_code_was_made_is_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are in memory when the disk was full, and come to the file later."""
-    rows = rows_of(2000)
+    rows = rows_of(17_000)  # more than a block of the file has
     with Collection.create(tmp_path / "c", dim=DIM, **SCAN) as c:
         c.add_vectors(range(10), rows[:10])
         with monkeypatch.context() as patch:
             patch.setattr(VectorFile, "append", full_disk)
-            c.add_vectors(range(10, 2000), rows[10:])
+            c.add_vectors(range(10, 17_000), rows[10:])
             c.prepare()
         assert table_of(c).mapped == 10
-        c.add_vectors([2000], rows_of(1, seed=9))
+        c.add_vectors([17_000], rows_of(1, seed=9))
         (file,) = (tmp_path / "c").glob("vectors-*.f32")
         damage(file, 900)
-        assert c.search(rows[900], 1)[0].id == 900
-        assert table_of(c).mapped == 2001
+        hit = c.search(rows[900], 1)[0]
+        assert (hit.id, hit.score) == (900, pytest.approx(1.0))
+        assert table_of(c).mapped == 17_001
         assert_as_exact(c)
 
 
