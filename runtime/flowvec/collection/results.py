@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.collection.index.choice import SearchKind
 from flowvec.collection.store.rows import Id
 from flowvec.collection.store.settings import TokenDtype
 from flowvec.vectors import Metric
 
-__all__ = ["Added", "CollectionInfo", "Hit", "Row", "TokenVectorsSize"]
+__all__ = ["Added", "CollectionInfo", "Hit", "Row", "SearchKind", "TokenVectorsSize"]
+
+# What answers a search.
+SearchKind = Literal["exact", "scan", "graph"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from functools import cache
 from typing import Literal, get_args
 
 from flowvec.arguments import choice, whole_number
+from flowvec.collection.results import SearchKind
 from flowvec.hnsw import has_fast_scan
 
-__all__ = ["DEFAULT", "IndexChoice", "IndexKind", "SearchKind"]
+__all__ = ["DEFAULT", "IndexChoice", "IndexKind"]
 
 IndexKind = Literal["auto", "scan", "graph"]
-SearchKind = Literal["exact", "scan", "graph"]
 
 # Up to this many rows all vectors are compared, in about a millisecond.
 _EXACT_BELOW = 10_000

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from flowvec.collection.index.background import Background
 from flowvec.collection.index.changes import Change, StateChange, merged
-from flowvec.collection.index.choice import DEFAULT, IndexChoice, SearchKind
+from flowvec.collection.index.choice import DEFAULT, IndexChoice
 from flowvec.collection.index.eligible import EligibleMasks
 from flowvec.collection.index.growing_graph import GrowingGraph
 from flowvec.collection.index.progress import showing_progress
@@ -28,6 +28,7 @@ from flowvec.collection.index.snapshots import GraphSnapshots
 from flowvec.collection.index.state import IndexState
 from flowvec.collection.index.vector_file import VectorFileError
 from flowvec.collection.index.vector_table import VectorTable
+from flowvec.collection.results import SearchKind
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.locks import ReadersWriter
 from flowvec.collection.store.rows import Id
