@@ -241,12 +241,16 @@ def test_a_run_that_was_paused_leaves_nothing(
         leases.append(one)
         acquire(one)
 
+    def is_lost() -> bool:
+        # Again and again: where a put has no conditions, the lease may be renewed over this.
+        bucket.put(f"{prefix}/_lease.json", b"{}")
+        return leases[0].is_lost
+
     def put_late(store: S3Store, name: str, content: bytes, **condition: str) -> str:
         is_line = place != "_journal." or b"part-" in content
         if place in name and is_line and not paused.is_set():
             paused.set()
-            bucket.put(f"{prefix}/_lease.json", b"{}")  # as if it had been lost,
-            wait_until(lambda: leases[0].is_lost)
+            wait_until(is_lost)  # as if it had been lost,
             bucket.delete_one(f"{prefix}/_lease.json")
             encode_files(tiny, rows, url, out_format="npy", **OPTIONS)  # and taken over
         return put(store, name, content, **condition)

@@ -193,7 +193,7 @@ export function Search({ collection, models, shared, onTab }) {
           collection=${collection} rerankers=${rerankers} fields=${fields} />
         ${info ? html`<p class="quiet">${count(info.rows)} ${info.rows === 1 ? "row" : "rows"} of ${info.dim} dimensions${collection.model
           ? html`, embedded by <bdi>${shown(collection.model, 60)}</bdi>` : ""},
-          ${` searched ${info.search === "hnsw" ? "by graph" : "exactly"}.`}</p>` : null}
+          ${` searched ${{exact: "exactly", scan: "by a scan of codes", graph: "by a graph"}[info.search]}.`}</p>` : null}
       </details>
       <section class="results" aria-label="Hits" aria-busy=${isBusy}>
         ${like ? html`<p class="like" ref=${likeLine} tabindex="-1">Rows like <bdi class="chip">${shown(like.title, 80)}</bdi>
