@@ -101,22 +101,54 @@ class Rotation {
     }
 };
 
-// What a scan needs to know of the rows of a chunk, besides their codes. The score of row r is
-// estimated as factors[r] * <query, levels> + offsets[r].
+// What a scan needs to know of the rows of a chunk, and their codes. The score of row r is estimated
+// as factors[r] * <query, levels> + offsets[r].
+//
+// All of it is one block of bytes, in memory of its own or in a mapped file.
 struct Chunk {
-    std::unique_ptr<uint8_t[]> memory;
-    uint8_t* codes;  // of its groups, one after another
-    float factors[CHUNK_ROWS] = {};
+    std::unique_ptr<uint8_t[]> memory;  // null for a mapped one
+    float* factors;
     // The standard deviation of an estimate from the score, for a query of length 1.
-    float deviations[CHUNK_ROWS] = {};
-    float lengths[CHUNK_ROWS] = {};  // of the vectors, or twice that
-    float offsets[CHUNK_ROWS] = {};
+    float* deviations;
+    float* lengths;  // of the vectors, or twice that
+    float* offsets;
+    uint8_t* codes;  // of its groups, one after another
+
+    static constexpr size_t FACTS_BYTES = 4 * CHUNK_ROWS * sizeof(float);
 
     explicit Chunk(size_t bytes) : memory(new uint8_t[bytes + 63]()) {
         const auto address = reinterpret_cast<uintptr_t>(memory.get());
-        codes = memory.get() + (63 - (address + 63) % 64);
+        place(memory.get() + (63 - (address + 63) % 64));
+    }
+    // Nothing is written into a mapped chunk, which is full.
+    explicit Chunk(const uint8_t* mapped) { place(const_cast<uint8_t*>(mapped)); }
+
+    const uint8_t* block() const { return reinterpret_cast<const uint8_t*>(factors); }
+
+  private:
+    void place(uint8_t* block) {
+        factors = reinterpret_cast<float*>(block);
+        deviations = factors + CHUNK_ROWS;
+        lengths = deviations + CHUNK_ROWS;
+        offsets = lengths + CHUNK_ROWS;
+        codes = block + FACTS_BYTES;
     }
 };
+
+// A checksum of some words of 8 bytes: four sums that are multiplied in turn, so that each word and
+// its place count.
+inline uint64_t checksum(const uint8_t* bytes, size_t words, uint64_t start) {
+    uint64_t sums[4] = {start, ~start, start + 1, ~start - 1};
+    for (size_t i = 0; i < words; i++) {
+        uint64_t word;
+        std::memcpy(&word, bytes + 8 * i, sizeof word);
+        sums[i % 4] = (sums[i % 4] ^ word) * 0x9E3779B97F4A7C15u;
+        sums[i % 4] ^= sums[i % 4] >> 32;
+    }
+    uint64_t whole = words;
+    for (const uint64_t sum : sums) whole = ((whole ^ sum) * 0xBF58476D1CE4E5B9u) ^ (whole >> 29);
+    return whole;
+}
 
 // Numbers up to this are taken for zeros: 1 / x is infinite in float32 for some of them.
 constexpr float SMALLEST = 1e-37f;

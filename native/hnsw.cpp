@@ -48,7 +48,7 @@ void check_capacity(size_t capacity) {
 }  // namespace
 
 // Changes with every change of this interface.
-FLOWVEC_API int flowvec_hnsw_version() { return 4; }
+FLOWVEC_API int flowvec_hnsw_version() { return 5; }
 
 FLOWVEC_API const char* flowvec_hnsw_simd() { return flowvec::kernels().name; }
 
@@ -221,11 +221,42 @@ FLOWVEC_API int flowvec_hnsw_codes_create(size_t dim, int squared, uint64_t seed
 
 FLOWVEC_API void flowvec_hnsw_codes_free(flowvec::Codes* codes) { delete codes; }
 
-// Rows and bytes.
+// Rows, bytes of memory, bytes of a chunk, and its rows.
 FLOWVEC_API int flowvec_hnsw_codes_sizes(const flowvec::Codes* codes, uint64_t* sizes) {
     return guarded([&] {
         sizes[0] = codes->rows();
         sizes[1] = codes->bytes();
+        sizes[2] = codes->chunk_bytes();
+        sizes[3] = flowvec::CHUNK_ROWS;
+    });
+}
+
+// What was subtracted from all vectors: as many numbers as they have.
+FLOWVEC_API int flowvec_hnsw_codes_centre(const flowvec::Codes* codes, float* centre) {
+    return guarded([&] {
+        const auto numbers = codes->centre();
+        std::copy(numbers.begin(), numbers.end(), centre);
+    });
+}
+
+FLOWVEC_API int flowvec_hnsw_codes_copy(const flowvec::Codes* codes, size_t first, size_t count,
+                                        uint8_t* bytes) {
+    return guarded([&] { codes->copy(first, count, bytes); });
+}
+
+FLOWVEC_API int flowvec_hnsw_codes_map(flowvec::Codes* codes, const uint8_t* blocks, size_t stride,
+                                       size_t count, const float* centre) {
+    return guarded([&] { codes->map(blocks, stride, count, centre); });
+}
+
+// Checksums of blocks of a multiple of 8 bytes, each of which begins with a number of its own.
+FLOWVEC_API int flowvec_hnsw_checksums(const uint8_t* blocks, size_t bytes, size_t stride,
+                                       size_t count, const uint64_t* starts, size_t threads,
+                                       uint64_t* sums) {
+    return guarded([&] {
+        flowvec::in_threads(count, threads, [&](size_t i) {
+            sums[i] = flowvec::checksum(blocks + i * stride, bytes / 8, starts[i]);
+        });
     });
 }
 
@@ -240,10 +271,13 @@ FLOWVEC_API int flowvec_hnsw_codes_search(const flowvec::Codes* codes, const flo
                                           size_t count, size_t k, size_t first, size_t last,
                                           const uint8_t* allowed, float reach, const char* blocks,
                                           size_t in_blocks, size_t block_rows, size_t block_bytes,
-                                          const float* others, size_t threads, int64_t* rows,
-                                          float* scores) {
+                                          const float* others, uint8_t* used, size_t threads,
+                                          int64_t* rows, float* scores) {
     return guarded([&] {
-        const flowvec::Vectors vectors = {blocks, in_blocks, block_rows, block_bytes, others};
+        static_assert(sizeof(std::atomic<uint8_t>) == 1, "a mark is one byte");
+        const flowvec::Vectors vectors = {
+            blocks, in_blocks, block_rows, block_bytes, others,
+            reinterpret_cast<std::atomic<uint8_t>*>(used)};
         codes->search({queries, count, k, first, last, allowed, reach, &vectors},
                       std::max<size_t>(threads, 1), rows, scores);
     });

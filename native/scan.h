@@ -259,11 +259,15 @@ struct Vectors {
     size_t in_blocks;  // how many rows
     size_t block_rows, block_bytes;
     const float* others;
+    std::atomic<uint8_t>* used;  // is marked for each block that scores are computed of; or null
 
     const float* row(size_t i, size_t dim) const {
         if (i >= in_blocks) return others + (i - in_blocks) * dim;
         const char* block = blocks + i / block_rows * block_bytes;
         return reinterpret_cast<const float*>(block) + i % block_rows * dim;
+    }
+    void note(size_t i) const {
+        if (used && i < in_blocks) used[i / block_rows].store(1, std::memory_order_relaxed);
     }
 };
 
@@ -354,7 +358,40 @@ class Codes {
     }
     size_t bytes() const {
         const std::shared_lock<std::shared_mutex> lock(mutex_);
-        return chunks_.size() * (chunk_bytes() + sizeof(Chunk));
+        size_t own = 0;
+        for (const auto& chunk : chunks_) own += chunk->memory ? chunk_bytes() : 0;
+        return own + chunks_.size() * sizeof(Chunk);
+    }
+    // Of a chunk: what is known of its rows, then their codes.
+    size_t chunk_bytes() const {
+        return Chunk::FACTS_BYTES + CHUNK_GROUPS * octets_ * 4 * GROUP_ROWS;
+    }
+    std::vector<float> centre() const {
+        const std::shared_lock<std::shared_mutex> lock(mutex_);
+        return centre_;
+    }
+
+    // Copies whole chunks, one after another.
+    void copy(size_t first, size_t count, uint8_t* bytes) const {
+        const std::shared_lock<std::shared_mutex> lock(mutex_);
+        if (first > rows_ / CHUNK_ROWS || count > rows_ / CHUNK_ROWS - first)
+            throw ArgumentError("there are fewer whole chunks");
+        for (size_t i = 0; i < count; i++)
+            std::memcpy(bytes + i * chunk_bytes(), chunks_[first + i]->block(), chunk_bytes());
+    }
+
+    // Uses the whole chunks of a mapped file for the first rows. They were made with this centre, and
+    // begin at multiples of 64 bytes. When this returns, no search uses earlier ones.
+    void map(const uint8_t* blocks, size_t stride, size_t count, const float* centre) {
+        const std::unique_lock<std::shared_mutex> lock(mutex_);
+        std::vector<std::unique_ptr<Chunk>> mapped;
+        for (size_t i = 0; i < count; i++) mapped.emplace_back(new Chunk(blocks + i * stride));
+        if (!rows_ && count) centre_.assign(centre, centre + dim_);
+        if (std::memcmp(centre, centre_.data(), dim_ * sizeof(float)))
+            throw ArgumentError("these codes have another centre");
+        if (chunks_.size() < count) chunks_.resize(count);
+        std::move(mapped.begin(), mapped.end(), chunks_.begin());
+        rows_ = std::max(rows_, count * CHUNK_ROWS);
     }
 
     // Adds rows; false if one is so long that estimates may be infinite.
@@ -441,8 +478,6 @@ class Codes {
         for (size_t i = 0; i < dim_; i++) mean[i] = float(sums[i] / double(count));
         return mean;
     }
-
-    size_t chunk_bytes() const { return CHUNK_GROUPS * octets_ * 4 * GROUP_ROWS; }
 
     Queries prepared(const Wanted& wanted) const {
         Queries queries;
@@ -584,6 +619,7 @@ class Codes {
         hits.reserve(found.size());
         for (size_t i = 0; i < found.size(); i++) {
             const float* vector = wanted.vectors->row(found[i], dim_);
+            wanted.vectors->note(found[i]);
 #if defined(__GNUC__)
             if (i + 1 < found.size()) {
                 const float* following = wanted.vectors->row(found[i + 1], dim_);

@@ -105,7 +105,7 @@ class CollectionTarget(FolderTarget):
     @override
     def complete(self, stop: threading.Event | None = None) -> None:
         super().complete()  # all rows are written, even if the graph is not built
-        build_graph(self._collection, stop)
+        prepare_index(self._collection, stop)
 
 
 class ComparedTarget(Target):
@@ -216,7 +216,7 @@ class ComparedTarget(Target):
         if self._collection is not None and self._pruning is not None:
             self.pruned = self._pruning.prune(self._collection)
         if self._collection is not None:
-            build_graph(self._collection, stop)
+            prepare_index(self._collection, stop)
 
     @override
     def close(self) -> None:
@@ -319,7 +319,7 @@ def _plain(values: Any) -> list[Any]:
     return [value if type(value) in _PLAIN else json_value(value) for value in plain]
 
 
-def build_graph(collection: Collection, stop: threading.Event | None) -> None:
-    """Build the graph of a large collection, so that the first search need not."""
-    if collection.info().search == "graph":
+def prepare_index(collection: Collection, stop: threading.Event | None) -> None:
+    """Make the codes or the graph of a large collection, so that the first search need not."""
+    if collection.info().search != "exact":
         collection.prepare(stop)

@@ -4,7 +4,7 @@ Graphs are hnswlib's. One in which equal rows do not share nodes has the files o
 hnswlib 0.8.
 """
 
-from flowvec.hnsw.codes import Codes, Places, has_fast_scan
+from flowvec.hnsw.codes import Codes, Places, checksums, has_fast_scan
 from flowvec.hnsw.graph import HnswGraph, Space
 from flowvec.hnsw.inverted_file import best_rows
 from flowvec.hnsw.library import GraphFileError, HnswError
@@ -17,5 +17,6 @@ __all__ = [
     "Places",
     "Space",
     "best_rows",
+    "checksums",
     "has_fast_scan",
 ]

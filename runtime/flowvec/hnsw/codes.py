@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from flowvec.hnsw.library import HnswError, address, check, library
 
-__all__ = ["Codes", "Places", "has_fast_scan"]
+__all__ = ["Codes", "Places", "checksums", "has_fast_scan"]
 
 Floats = npt.NDArray[np.float32]
+Words = npt.NDArray[np.uint64]
+Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,31 @@ class Places:
 def has_fast_scan() -> bool:
     """Whether this processor has an instruction set that scans are written for: AVX2."""
     return bool(library().flowvec_hnsw_simd() != b"base")
+
+
+def checksums(blocks: Bytes, size: int, starts: Words, threads: int = 1) -> Words:
+    """A checksum of each block, uint64 (blocks,).
+
+    Args:
+        blocks: uint8 (blocks, bytes), contiguous.
+        size: how many bytes of a block count, a multiple of 8.
+        starts: what each checksum begins with, uint64 (blocks,).
+        threads: how many compute them.
+
+    Raises:
+        HnswError: the arguments do not fit together.
+    """
+    starts = np.ascontiguousarray(starts, np.uint64)
+    if size % 8 or blocks.ndim != 2 or size > blocks.shape[1] or len(starts) != len(blocks):
+        raise HnswError(f"no checksums of {size} bytes of blocks of shape {blocks.shape}")
+    sums = np.empty(len(blocks), np.uint64)
+    check(
+        library().flowvec_hnsw_checksums(
+            address(blocks), size, blocks.strides[0], len(blocks), address(starts), threads,
+            address(sums),
+        )
+    )  # fmt: skip
+    return sums
 
 
 class Codes:
@@ -69,9 +96,10 @@ class Codes:
             )
         )
         weakref.finalize(self, self._lib.flowvec_hnsw_codes_free, self._handle).atexit = False
+        self._mapped: Bytes | None = None  # kept for the library, which reads it
 
     def _sizes(self) -> list[int]:
-        sizes = (ctypes.c_uint64 * 2)()
+        sizes = (ctypes.c_uint64 * 4)()
         check(self._lib.flowvec_hnsw_codes_sizes(self._handle, ctypes.byref(sizes)))
         return list(sizes)
 
@@ -81,8 +109,59 @@ class Codes:
 
     @property
     def nbytes(self) -> int:
-        """Their memory."""
+        """Their memory; what is mapped is not counted."""
         return self._sizes()[1]
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Size of a chunk: codes of `chunk_rows` rows, and what else a scan needs of them."""
+        return self._sizes()[2]
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a chunk."""
+        return self._sizes()[3]
+
+    @property
+    def centre(self) -> Floats:
+        """What is subtracted from all vectors, float32 (dim,); zeros without rows."""
+        centre = np.empty(self.dim, np.float32)
+        check(self._lib.flowvec_hnsw_codes_centre(self._handle, address(centre)))
+        return centre
+
+    def chunks(self, first: int, count: int) -> Bytes:
+        """Whole chunks, a copy, uint8 (count, chunk_bytes).
+
+        Raises:
+            HnswError: there are fewer.
+        """
+        copies = np.empty((count, self.chunk_bytes), np.uint8)
+        check(self._lib.flowvec_hnsw_codes_copy(self._handle, first, count, address(copies)))
+        return copies
+
+    def map(self, chunks: Bytes, centre: Floats) -> None:
+        """Use these chunks for the first rows, instead of those that are there.
+
+        Args:
+            chunks: of the same rows, uint8 (chunks, `chunk_bytes` or more), contiguous, at an
+                address and with a size that are multiples of 64. They stay in use: they are not
+                copied.
+            centre: theirs, float32 (dim,).
+
+        Raises:
+            HnswError: they do not fit, or other rows have another centre.
+        """
+        centre = np.ascontiguousarray(centre, np.float32)
+        if centre.shape != (self.dim,) or chunks.ndim != 2 or chunks.shape[1] < self.chunk_bytes:
+            raise HnswError(f"chunks of shape {chunks.shape} do not fit")
+        if address(chunks) % 64 or chunks.strides[0] % 64 or not chunks.flags.c_contiguous:
+            raise HnswError("chunks must be contiguous, and begin at multiples of 64 bytes")
+        check(
+            self._lib.flowvec_hnsw_codes_map(
+                self._handle, address(chunks), chunks.strides[0], len(chunks), address(centre)
+            )
+        )
+        self._mapped = chunks  # from now on nothing reads the earlier ones
 
     def add(self, vectors: Floats, threads: int = 1) -> bool:
         """Add rows; one thread at a time.
@@ -118,6 +197,7 @@ class Codes:
         last: int,
         allowed: npt.NDArray[np.bool_] | None = None,
         reach: float,
+        used: Bytes | None = None,
         threads: int = 1,
     ) -> tuple[npt.NDArray[np.int64], Floats]:
         """The k nearest rows of each query, best first; equal scores in the order of rows.
@@ -130,6 +210,7 @@ class Codes:
             last: the row after the last one.
             allowed: which rows may be returned, bool (at least `last`,); None is all.
             reach: how many standard deviations an estimate may be wrong.
+            used: for each block, uint8 (blocks,); becomes 1 where scores are computed from it.
             threads: how many search.
 
         Returns:
@@ -149,6 +230,8 @@ class Codes:
             if len(allowed) < last:
                 raise HnswError(f"{len(allowed)} marks for {last} rows")
         blocks, others = places.blocks, places.others
+        if used is not None and (blocks is None or len(used) * blocks.shape[1] < places.in_blocks):
+            raise HnswError(f"{len(used)} marks are too few for the blocks")
         others = np.ascontiguousarray(others, np.float32)
         rows = np.empty((len(queries), k), np.int64)
         scores = np.empty((len(queries), k), np.float32)
@@ -159,7 +242,8 @@ class Codes:
                 None if blocks is None else address(blocks), places.in_blocks,
                 1 if blocks is None else blocks.shape[1],
                 0 if blocks is None else blocks.strides[0],
-                address(others), threads, address(rows), address(scores),
+                address(others), None if used is None else address(used), threads,
+                address(rows), address(scores),
             )
         )  # fmt: skip
         return rows, scores

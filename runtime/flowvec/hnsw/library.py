@@ -23,7 +23,7 @@ __all__ = ["LIBRARY", "SIGNATURES", "GraphFileError", "HnswError", "address", "c
 
 # The name says nothing of a Python version, since the library does not use Python.
 LIBRARY = {"win32": "_hnsw.dll", "darwin": "_hnsw.dylib"}.get(sys.platform, "_hnsw.so")
-_VERSION = 4  # of the interface in native/hnsw.cpp
+_VERSION = 5  # of the interface in native/hnsw.cpp
 _BAD_ARGUMENT, _BAD_FILE, _SYSTEM, _NO_MEMORY = 1, 2, 3, 4
 
 SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -46,10 +46,14 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     ),
     "codes_create": (c_size_t, c_int, c_uint64, c_void_p),
     "codes_sizes": (c_void_p, c_void_p),
+    "codes_centre": (c_void_p, c_void_p),
+    "codes_copy": (c_void_p, c_size_t, c_size_t, c_void_p),
+    "codes_map": (c_void_p, c_void_p, c_size_t, c_size_t, c_void_p),
+    "checksums": (c_void_p, c_size_t, c_size_t, c_size_t, c_void_p, c_size_t, c_void_p),
     "codes_add": (c_void_p, c_void_p, c_size_t, c_size_t, c_void_p),
     "codes_search": (
         c_void_p, c_void_p, c_size_t, c_size_t, c_size_t, c_size_t, c_void_p, c_float, c_void_p,
-        c_size_t, c_size_t, c_size_t, c_void_p, c_size_t, c_void_p, c_void_p,
+        c_size_t, c_size_t, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p,
     ),
 }  # fmt: skip
 

@@ -34,8 +34,8 @@ Labels = npt.NDArray[np.int64]
 # A graph with a larger share of tombstones is rebuilt: they cost time and recall.
 _MAX_TOMBSTONES = 0.5
 _KEPT = 2
-# Graphs and vectors files: also those that a kill left, which the next that is written removes.
-_CACHES = re.compile(r"(graph-\d+\.hnsw|vectors-\d+\.f32)(\.\d+\.partial)?")
+# Graphs, vectors files and codes. What a kill left is removed by the next that is written.
+_CACHES = re.compile(r"(graph-\d+\.hnsw|vectors-\d+\.f32|codes-\d+\.q4)(\.\d+\.partial)?")
 
 
 class GraphSnapshots:

@@ -29,6 +29,7 @@ from flowvec.collection.index.vector_format import (
     Labels,
     Layout,
     MappedBlocks,
+    Words,
 )
 from flowvec.errors import ClosedError, CollectionError
 from flowvec.files import staged_file
@@ -40,6 +41,9 @@ __all__ = [
     "remove_other_generations",
     "write_generation",
 ]
+
+
+_FILES = re.compile(r"(vectors-\d+\.f32|codes-\d+\.q4)(\.\d+\.partial)?")
 
 
 class VectorFileError(CollectionError):
@@ -167,6 +171,11 @@ class VectorFile:
         """Vectors of records, float32 (slots, dim), a copy. They are not verified."""
         vectors: Floats = self.blocks.vectors[divmod(slots, self.layout.rows)]
         return vectors
+
+    def checksums_of(self, slots: Labels) -> Words:
+        """Checksums of records as they are in the file, uint64 (slots,), a copy."""
+        sums: Words = self.blocks.checksums[divmod(slots, self.layout.rows)]
+        return sums
 
     def damaged(self, first: int, n: int) -> Labels:
         """Slots from `first` to before n whose records do not match their checksums, ascending."""
@@ -312,13 +321,13 @@ def write_generation(
 
 
 def remove_other_generations(folder: Path, number: int | None) -> None:
-    """Remove all vectors files except one, and what interrupted writes left.
+    """Remove all vectors files and their codes except one's, and what interrupted writes left.
 
     Processes that have another one open go on with it. (On Windows it stays until later.)
     """
-    kept = None if number is None else path_of(folder, number).name
-    for file in folder.glob("vectors-*.f32*"):
-        if file.name != kept and re.fullmatch(r"vectors-\d+\.f32(\.\d+\.partial)?", file.name):
+    kept = () if number is None else (path_of(folder, number).name, f"codes-{number}.q4")
+    for file in folder.iterdir():
+        if file.name not in kept and _FILES.fullmatch(file.name):
             with suppress(OSError):
                 file.unlink()
 

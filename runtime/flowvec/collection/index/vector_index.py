@@ -141,14 +141,14 @@ class VectorIndex:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of the vectors, filters and graph here; what processes share is not counted."""
+        """Memory of this process alone for vectors, codes, filters and the graph."""
         table, graph = self._state.loaded.table, self.growing.graph
         held = 0 if table is None else table.memory_bytes
         return held + self._masks.nbytes + (0 if graph is None else graph.memory_bytes)
 
     @property
     def mapped_bytes(self) -> int:
-        """Size of the vectors in the mapped file, if a search has mapped it."""
+        """Size of the files of vectors and codes, as far as a search has mapped them."""
         table = self._state.loaded.table
         return 0 if table is None else table.mapped_bytes
 
@@ -514,13 +514,14 @@ class VectorIndex:
         self.refresh()
 
     def compact_graph(self) -> None:
-        """Build the graph anew without tombstones, and save it; searches use the old one."""
+        """Build the graph anew without tombstones, and save it; or make codes of the new file."""
         self.growing.wait()
-        if self.kind != "graph":
+        if self.kind == "graph":
+            self.growing.rebuild()
+            self.growing.save(anew=True)
+        else:
             self.growing.forget()
-            return
-        self.growing.rebuild()
-        self.growing.save(anew=True)
+            self.prepare()
 
     def close(self) -> None:
         """Stop the growth of codes and the graph."""
@@ -542,7 +543,7 @@ class VectorIndex:
         if self._wants_graph and self.kind == "graph":
             self.growing.start_if_due()
         table = self._state.loaded.table
-        if self._wants_codes and self.kind != "exact" and table is not None and table.lacks_codes:
+        if self._wants_codes and self.kind != "exact" and table and table.lacks_codes:
             # Rows that a graph lacks are scanned, if they are many.
             lacking = table.slots - self.growing.held_slots(table)
             if self.kind == "scan" or lacking > _MOST_LOCKED["graph"]:

@@ -14,13 +14,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.collection.index.row_codes import RowCodes
+from flowvec.collection.index.codes.row_codes import RowCodes
 from flowvec.collection.index.vector_file import VectorFile, VectorFileError
 from flowvec.collection.index.vector_labels import placed_labels
 from flowvec.collection.index.vector_scores import PART_NUMBERS, Parts, Scorer
 from flowvec.errors import CollectionError
 from flowvec.hnsw import Places
-from flowvec.vectors import Metric
+from flowvec.vectors import Metric, merge_best
 
 __all__ = ["VectorTable"]
 
@@ -67,7 +67,7 @@ class VectorTable:
         self.dim, self.metric = dim, metric
         self._file, self._reread = file, reread
         self._scorer = Scorer(metric)
-        self._codes = RowCodes(dim, metric)
+        self._codes = RowCodes(dim, metric, file)
         self._mapped = n if file is not None else 0
         self._tail: Floats = np.empty((0, dim), np.float32)
         self._labels: Labels = np.empty(0, np.int64)
@@ -133,8 +133,8 @@ class VectorTable:
 
     @property
     def mapped_bytes(self) -> int:
-        """Size of the mapped vectors, which all processes share."""
-        return self._mapped * self.dim * 4
+        """Size of the mapped vectors and codes, which all processes share."""
+        return self._mapped * self.dim * 4 + self._codes.mapped_bytes
 
     def slots_of(self, labels: Labels) -> Labels:
         """Slots of labels, deleted ones included, int64 like `labels`; -1 for unknown labels."""
@@ -273,16 +273,23 @@ class VectorTable:
         eligible = self.live if mask is None else self.live & mask
         count = int(np.count_nonzero(eligible[first:]))
         k = min(k, count)
-        if self._codes.are_worth_it(k, count, self.slots) and self.make_codes():
-            # Rows that were written to the file since they got their codes.
-            self._check_blocks(np.arange(len(self._checked)))
-            if not self._repaired:
-                blocks = None if self._file is None else self._file.blocks.vectors
-                places = Places(blocks, self._mapped, self._tail[: self.slots - self._mapped])
-                allowed = None if count == self.slots - first else eligible
-                slots, scores = self._codes.search(queries, k, places, first, self.slots, allowed)
-                return self._labels[slots], scores
-        return self.search(queries, k, mask, first)
+        last = self._codes.ready(self.slots, self._mapped, self.vectors_of)
+        scanned = count if last == self.slots else int(np.count_nonzero(eligible[first:last]))
+        if not self._codes.are_worth_it(k, scanned):
+            return self.search(queries, k, mask, first)
+        blocks = None if self._file is None else self._file.blocks.vectors
+        used = None if blocks is None else np.zeros(len(blocks), np.uint8)
+        places = Places(blocks, self._mapped, self._tail[: self.slots - self._mapped])
+        allowed = None if scanned == last - first else eligible
+        slots, scores = self._codes.search(queries, k, places, first, last, allowed, used)
+        if used is not None:
+            self._check_blocks(np.flatnonzero(used[: len(self._checked)]))
+        if self._repaired:
+            return self.search(queries, k, mask, first)
+        if last == self.slots:
+            return self._labels[slots], scores
+        rest = self.search(queries, k, mask, last)
+        return merge_best(self._labels[slots], scores, *rest, k)
 
     def make_codes(self, stopped: Callable[[], bool] | None = None) -> bool:
         """Make the codes that are not there yet; False if there are still not all.
@@ -290,17 +297,21 @@ class VectorTable:
         Raises:
             VectorFileError: as for `search`.
         """
-        return self._codes.follow(self.slots, self.vectors_of, stopped)
+        is_ready = self._codes.follow(self.slots, self._mapped, self.vectors_of, stopped)
+        if is_ready and not self._repaired:
+            self._codes.write(self._mapped)
+        return is_ready
 
     @property
     def lacks_codes(self) -> bool:
-        """Whether codes of some rows can be made."""
-        return self._codes.lacks(self.slots)
+        """Whether codes of some rows can be made, or should be written."""
+        return self._codes.lacks(self.slots) or self._codes.worth_writing(self._mapped)
 
     @property
     def can_scan(self) -> bool:
         """Whether a scan needs nothing but the codes that are there."""
-        return self._codes.is_usable and not self.lacks_codes and not self._repaired
+        has_codes = self._codes.is_usable and not self._codes.lacks(self.slots)
+        return has_codes and not self._repaired
 
     def search_slots(self, queries: Floats, k: int, slots: Labels) -> tuple[Labels, Floats]:
         """`search` among these slots alone, ascending, whether they are live or not."""

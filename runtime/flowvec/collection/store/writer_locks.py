@@ -18,6 +18,7 @@ from flowvec.errors import CollectionBusyError, CollectionError
 from flowvec.file_lock import is_held_elsewhere, lock, unlock
 
 __all__ = [
+    "CODES_LOCK_FILE",
     "GRAPH_LOCK_FILE",
     "LOCK_FILE",
     "LOCK_FILES",
@@ -31,7 +32,9 @@ LOCK_FILE = "collection.lock"
 NEXT_FILE = "next.lock"
 # Held by the process that writes a graph's file.
 GRAPH_LOCK_FILE = "graph.lock"
-LOCK_FILES = frozenset((LOCK_FILE, NEXT_FILE, GRAPH_LOCK_FILE))
+# Held by the process that writes codes.
+CODES_LOCK_FILE = "codes.lock"
+LOCK_FILES = frozenset((LOCK_FILE, NEXT_FILE, GRAPH_LOCK_FILE, CODES_LOCK_FILE))
 
 # Longest wait for a turn unless the caller sets another.
 WRITE_TIMEOUT = 30.0

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.collection.index.codes.codes_file import CodesFile
+from flowvec.collection.index.vector_file import VectorFile
 from flowvec.hnsw import Codes, Places
 from flowvec.machine import available_cores
 from flowvec.vectors import Metric
@@ -43,9 +45,17 @@ class RowCodes:
     Any number of threads may use it.
     """
 
-    def __init__(self, dim: int, metric: Metric) -> None:
-        """No codes yet."""
+    def __init__(self, dim: int, metric: Metric, vectors: VectorFile | None) -> None:
+        """No codes yet.
+
+        Args:
+            dim: length of the vectors.
+            metric: what compares them.
+            vectors: the file of the first slots, beside which codes are kept.
+        """
         self._codes = Codes(dim, squared=metric == "l2")
+        self._file = None if vectors is None else CodesFile(vectors, self._codes)
+        self._is_read = False
         self._dim, self._cores = dim, available_cores()
         self._following = threading.Lock()
         self._covered = 0  # slots that have codes
@@ -53,19 +63,36 @@ class RowCodes:
 
     @property
     def nbytes(self) -> int:
-        """Their memory."""
+        """Memory of this process alone."""
         return self._codes.nbytes if self._covered else 0
 
-    def are_worth_it(self, k: int, eligible: int, slots: int) -> bool:
-        """Whether a scan is the fastest search for the k nearest of some rows, as things are now.
+    @property
+    def mapped_bytes(self) -> int:
+        """Size of the codes that all processes share."""
+        return 0 if self._file is None else self._file.mapped_bytes
 
-        Args:
-            k: how many.
-            eligible: how many rows may be found.
-            slots: of how many rows codes are needed.
+    def are_worth_it(self, k: int, eligible: int) -> bool:
+        """Whether a scan is the fastest search for the k nearest of so many rows with codes."""
+        can = self.is_usable and eligible >= _LEAST_ESTIMATED
+        return can and k <= _MOST_RESULTS * eligible
+
+    def ready(self, slots: int, records: int, vectors_of: Callable[[Labels], Floats]) -> int:
+        """How many of the first slots have codes, when a search needs them.
+
+        The codes of the file count, and those that are made in a moment.
         """
-        is_ready = self.is_usable and slots - self._covered <= _MOST_AT_ONCE
-        return is_ready and eligible >= _LEAST_ESTIMATED and k <= _MOST_RESULTS * eligible
+        if not self._is_read:
+            with self._following:
+                self._read(records)
+        if 0 < slots - self._covered <= _MOST_AT_ONCE:
+            self.follow(slots, records, vectors_of)
+        return min(slots, self._covered)
+
+    def _read(self, records: int) -> None:
+        self._is_read = True
+        if self._file is not None:
+            self._file.read(records)
+            self._covered = len(self._codes)
 
     def lacks(self, slots: int) -> bool:
         """Whether codes of some of the first slots can be made."""
@@ -74,6 +101,7 @@ class RowCodes:
     def follow(
         self,
         slots: int,
+        records: int,
         vectors_of: Callable[[Labels], Floats],
         stopped: Callable[[], bool] | None = None,
     ) -> bool:
@@ -81,6 +109,7 @@ class RowCodes:
 
         Args:
             slots: how many.
+            records: how many of them are records of the file.
             vectors_of: returns the vectors of slots, float32 (slots, dim).
             stopped: called now and then; True makes this give up.
 
@@ -89,6 +118,8 @@ class RowCodes:
         """
         step = max(1, _STEP_NUMBERS // self._dim)
         with self._following, self._giving_up_on_errors():
+            if self.lacks(slots):
+                self._read(records)
             while self.lacks(slots) and not (stopped is not None and stopped()):
                 end = min(self._covered + step, slots)
                 vectors = vectors_of(np.arange(self._covered, end))
@@ -98,6 +129,18 @@ class RowCodes:
                     self.is_usable = False
                 self._covered = end
         return self.is_usable and self._covered >= slots
+
+    def worth_writing(self, records: int) -> bool:
+        """Whether the file lacks codes of its records; they are all there."""
+        done = min(records, self._covered)
+        return self.is_usable and self._file is not None and self._file.worth_writing(done)
+
+    def write(self, records: int) -> None:
+        """Write the codes that the file lacks, for other processes and the next start."""
+        if self.worth_writing(records):
+            assert self._file is not None
+            with self._following:
+                self._file.write(min(records, self._covered))
 
     @contextmanager
     def _giving_up_on_errors(self) -> Iterator[None]:
@@ -109,14 +152,21 @@ class RowCodes:
             raise
 
     def search(
-        self, queries: Floats, k: int, places: Places, first: int, last: int, allowed: Mask | None
+        self,
+        queries: Floats,
+        k: int,
+        places: Places,
+        first: int,
+        last: int,
+        allowed: Mask | None,
+        used: npt.NDArray[np.uint8] | None,
     ) -> tuple[Labels, Floats]:
         """Slots int64 and scores float32 of the k nearest, (queries, k); see `Codes.search`."""
         step = max(1, _SCANNED_NUMBERS // max(1, self._dim * (last - first)))
         found = [
             self._codes.search(
                 queries[start : start + step], k, places, first=first, last=last, allowed=allowed,
-                reach=_REACH, threads=self._cores,
+                reach=_REACH, used=used, threads=self._cores,
             )
             for start in range(0, max(1, len(queries)), step)
         ]  # fmt: skip

@@ -1,0 +1,204 @@
+"""Codes of a vectors file's records, in a file beside it that all processes map.
+
+It is a cache: who finds it missing, damaged or short makes the codes again. Little-endian:
+
+- a header: `_HEADER`, then the centre, float32 (dim,), then zeros up to a multiple of 4,096 bytes;
+- chunks: of 512 records each what `Codes` has of them, then a checksum, uint64, and zeros up to a
+  multiple of 64 bytes. Chunk i is of the records from 512 i on. It is never changed.
+
+A checksum begins with the chunk's number and the checksums of its vectors. So a chunk that is torn,
+at another's place, or of vectors that a power failure has lost, is not used, nor those behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flowvec.collection.index.vector_file import VectorFile
+from flowvec.collection.store.writer_locks import CODES_LOCK_FILE, FolderLock
+from flowvec.errors import CollectionError
+from flowvec.files import staged_file
+from flowvec.hnsw import Codes, checksums
+from flowvec.machine import available_cores
+
+__all__ = ["CodesFile"]
+
+logger = logging.getLogger(__name__)
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+
+_MAGIC, _VERSION = b"flowcode", 1
+_HEADER = np.dtype(
+    [("magic", "S8"), ("version", "<u4"), ("dim", "<u4"), ("squared", "<u4"), ("crc", "<u4")]
+)
+_PAGE = 4096
+_TRAILER_BYTES = 64
+# A smaller number of chunks is not worth writing: they are made again in 50 ms.
+_LEAST_WRITTEN = 16
+# Chunks that are copied and written at once: 3 MB for 384 numbers.
+_WRITTEN_AT_ONCE = 32
+_WEIGHT_OF_NUMBER = np.uint64(0xD6E8FEB86659FD93)
+
+
+class CodesFile:
+    """The file of one table's codes. Callers let one thread at a time call its methods.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, vectors: VectorFile, codes: Codes) -> None:
+        """The file beside a vectors file, whose records the codes are of; it need not exist."""
+        number = vectors.path.stem.partition("-")[2]
+        self.path = vectors.path.with_name(f"codes-{number}.q4")
+        self._vectors, self._codes = vectors, codes
+        self._rows = codes.chunk_rows
+        self._block_bytes = codes.chunk_bytes
+        self._stride = -(-(self._block_bytes + 8) // _TRAILER_BYTES) * _TRAILER_BYTES
+        self._header_bytes = -(-(_HEADER.itemsize + 4 * codes.dim) // _PAGE) * _PAGE
+        self._used = 0  # chunks that are mapped
+        # Codes have the byte order of the processor, and floats too.
+        self._is_usable = sys.byteorder == "little"
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Size of the codes that are mapped."""
+        return self._used * self._stride
+
+    def worth_writing(self, records: int) -> bool:
+        """Whether the file lacks so many codes of the first records that it is worth writing them.
+
+        Args:
+            records: of the vectors file, all of which have codes.
+        """
+        return self._is_usable and records // self._rows - self._used >= _LEAST_WRITTEN
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def read(self, records: int) -> None:
+        """Use the codes that the file has of the first records, if it is a good file.
+
+        Args:
+            records: how many of the vectors file are valid.
+        """
+        if not self._is_usable or records // self._rows <= self._used:
+            return
+        try:
+            with self.path.open("rb") as file:
+                self._map(file, records // self._rows)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            logger.info("codes are made again: %s: %s", self.path, error)
+
+    def _map(self, file: IO[bytes], most: int) -> None:
+        """Use up to so many chunks; ValueError if the file is not one of these codes."""
+        content = file.read(self._header_bytes)
+        centre = np.frombuffer(content, "<f4", self._codes.dim, _HEADER.itemsize)
+        if content != self._header(centre):
+            raise ValueError("it is damaged, or not of these vectors")
+        if len(self._codes) and self._codes.centre.tobytes() != centre.tobytes():
+            self._is_usable = False  # another process was first: both are right
+            return
+        size = os.fstat(file.fileno()).st_size
+        count = min(most, (size - self._header_bytes) // self._stride)
+        if count <= self._used:
+            return
+        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        chunks = np.ndarray((count, self._stride), np.uint8, mapped, self._header_bytes)
+        new = chunks[self._used :]
+        ends = np.ndarray(
+            (len(new), 1), "<u8", mapped,
+            self._header_bytes + self._used * self._stride + self._block_bytes, (self._stride, 8),
+        )[:, 0]  # fmt: skip
+        is_wrong = self._checksums(new, self._used) != ends
+        good = int(np.argmax(is_wrong)) if is_wrong.any() else len(new)
+        if good:
+            self._codes.map(chunks[: self._used + good], centre)
+            self._used += good
+
+    def _header(self, centre: npt.NDArray[np.float32]) -> bytes:
+        header = np.zeros(1, _HEADER)
+        header[0] = (_MAGIC, _VERSION, self._codes.dim, self._codes.squared, 0)
+        header["crc"] = zlib.crc32(header.tobytes() + centre.tobytes())
+        return (header.tobytes() + centre.tobytes()).ljust(self._header_bytes, b"\0")
+
+    def _checksums(self, chunks: Bytes, first: int) -> Words:
+        """What the checksums of chunks should be; the first is of this number."""
+        numbers = np.arange(first, first + len(chunks), dtype=np.uint64)
+        slots = np.arange(first * self._rows, (first + len(chunks)) * self._rows)
+        sums = self._vectors.checksums_of(slots).reshape(len(chunks), self._rows)
+        # Odd weights, which differ: no vector can change, and none can change places.
+        weights = np.arange(self._rows, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        starts = np.einsum("ij,j->i", sums, weights) + numbers * _WEIGHT_OF_NUMBER
+        return checksums(chunks, self._block_bytes, starts, available_cores())
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def write(self, records: int) -> None:
+        """Write the codes that the file lacks, and use the file's; never raises an OSError.
+
+        Args:
+            records: how many of the vectors file are valid; all have codes.
+        """
+        if not self.worth_writing(records):
+            return
+        try:
+            with self._turn() as has_turn:
+                if has_turn:
+                    self.read(records)  # what other processes have written
+                    if self.worth_writing(records):
+                        self._write(records // self._rows)
+                        self.read(records)
+        except (OSError, CollectionError) as error:
+            self._is_usable = False
+            logger.info("codes stay in memory: %s: %s", self.path, error)
+
+    @contextmanager
+    def _turn(self) -> Iterator[bool]:
+        lock = FolderLock(self.path.with_name(CODES_LOCK_FILE))
+        try:
+            yield lock.acquire(time.monotonic())
+        finally:
+            lock.close()
+
+    def _write(self, last: int) -> None:
+        if self._used:
+            with self.path.open("r+b", buffering=0) as file:
+                self._write_chunks(file, last)
+            return
+        with staged_file(self.path) as staged, staged.open("xb", buffering=0) as file:
+            _write_all(file, self._header(self._codes.centre))
+            self._write_chunks(file, last)
+
+    def _write_chunks(self, file: IO[bytes], last: int) -> None:
+        """Write the chunks from those that are used on; what is behind them is not valid."""
+        file.seek(self._header_bytes + self._used * self._stride)
+        for first in range(self._used, last, _WRITTEN_AT_ONCE):
+            count = min(_WRITTEN_AT_ONCE, last - first)
+            chunks = np.zeros((count, self._stride), np.uint8)
+            chunks[:, : self._block_bytes] = self._codes.chunks(first, count)
+            sums = self._checksums(chunks, first)
+            chunks[:, self._block_bytes : self._block_bytes + 8] = sums.view(np.uint8).reshape(
+                -1, 8
+            )
+            _write_all(file, chunks.tobytes())
+
+
+def _write_all(file: IO[Any], content: bytes) -> None:
+    """Write without a buffer: a full disk raises here."""
+    rest = memoryview(content)
+    while len(rest):
+        rest = rest[file.write(rest) :]
