@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
+
 from flowvec.arguments import choice, whole_number
 from flowvec.collection.results import SearchKind
 from flowvec.hnsw import has_fast_scan
@@ -19,6 +22,8 @@ _EXACT_BELOW = 10_000
 # Up to this many rows a scan answers one query as fast as the graph at the same recall, and many
 # queries faster: see bench/log/2026-11-29.md. Without AVX2 it takes 10 to 30 times as long.
 _SCAN_BELOW, _SLOW_SCAN_BELOW = 500_000, 50_000
+# With a filter that leaves a smaller share of the rows, they are scanned.
+_LEAST_SHARE_OF_GRAPH = 1 / 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,15 @@ class IndexChoice:
         """
         limit = _EXACT_BELOW if exact_below is None else whole_number("exact_below", exact_below, 0)
         return cls(choice("index", kind, get_args(IndexKind)), limit)
+
+    def scans(self, mask: npt.NDArray[np.bool_]) -> bool:
+        """Whether a scan is faster than the graph for a filter, bool (slots,).
+
+        A scan skips what the filter excludes. A graph passes through it, and through much of it
+        where the rows that the filter leaves are far from the query.
+        """
+        few = np.count_nonzero(mask) < _LEAST_SHARE_OF_GRAPH * len(mask)
+        return self.kind == "auto" and bool(few)
 
     def of(self, rows: int) -> SearchKind:
         """What answers a search of so many rows."""

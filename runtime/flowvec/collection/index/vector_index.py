@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.collection.index.background import Background
 from flowvec.collection.index.changes import Change, StateChange, merged
 from flowvec.collection.index.choice import DEFAULT, IndexChoice
+from flowvec.collection.index.codes.growing_codes import GrowingCodes
 from flowvec.collection.index.eligible import EligibleMasks
 from flowvec.collection.index.growing_graph import GrowingGraph
 from flowvec.collection.index.progress import showing_progress
@@ -100,8 +100,7 @@ class VectorIndex:
         self._masks = EligibleMasks(store)
         self._lock = ReadersWriter()
         self.growing = GrowingGraph(self._state, self._snapshots, self._lock, self._settle)
-        # Makes codes of rows; searches are exact meanwhile.
-        self._coding = Background(self._make_codes, "the set of codes")
+        self._codes = GrowingCodes(self._state, self._lock, self._settle)
         # A search or `prepare` has asked for these; a process that only adds does not need them.
         self._wants_graph = self._wants_codes = False
         # The change whose transaction was sealed last.
@@ -352,13 +351,14 @@ class VectorIndex:
             # Deleted rows are marked in the table; a change may mark more after this block.
             table = table.snapshot()
             kind = "exact" if exact else self.kind
-            if graph is not None and k and kind == "graph":
+            is_scarce = mask is not None and self._choice.scans(mask)
+            if graph is not None and k and kind == "graph" and not (is_scarce and table.can_scan):
                 held, depth = self.growing.held_slots(table), self._state.ef_search
                 hits = search_graph(
                     table, graph, held, compared, k, eligible_slots(table, mask), ef or depth
                 )
         self._wants_graph |= kind == "graph"
-        self._wants_codes |= kind != "exact"
+        self._wants_codes |= kind == "scan" or (kind == "graph" and is_scarce)
         labels, scores = search_rest(table, compared, k, mask, hits, exact=kind == "exact")
         self._grow_if_due()
         return Nearest(labels, scores, self._ids_of(labels, ids) if with_ids else None)
@@ -525,7 +525,7 @@ class VectorIndex:
 
     def close(self) -> None:
         """Stop the growth of codes and the graph."""
-        self._coding.close()
+        self._codes.close()
         self.growing.close()
 
     def release(self) -> None:
@@ -540,17 +540,13 @@ class VectorIndex:
 
     def _grow_if_due(self) -> None:
         """Let codes or the graph grow in the background, if somebody searches many rows."""
-        if self._wants_graph and self.kind == "graph":
+        kind, table = self.kind, self._state.loaded.table
+        wants_codes = self._wants_codes and kind != "exact"
+        if self._wants_graph and kind == "graph":
             self.growing.start_if_due()
-        table = self._state.loaded.table
-        if self._wants_codes and self.kind != "exact" and table and table.lacks_codes:
             # Rows that a graph lacks are scanned, if they are many.
-            lacking = table.slots - self.growing.held_slots(table)
-            if self.kind == "scan" or lacking > _MOST_LOCKED["graph"]:
-                self._coding.start()
-
-    def _make_codes(self, stopped: Callable[[], bool]) -> None:
-        with self._store.reading():  # a damaged record is read from the store
-            with self._one_state():
-                table = self._table.snapshot()
-            table.make_codes(stopped)
+            if table is not None and not wants_codes:
+                lacking = table.slots - self.growing.held_slots(table)
+                wants_codes = lacking > _MOST_LOCKED[kind]
+        if wants_codes:
+            self._codes.start_if_due()

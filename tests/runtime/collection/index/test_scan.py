@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flowvec import Collection, InputTypeError, InputValueError
+from flowvec.collection.index import choice, vector_index
 from flowvec.collection.index.choice import IndexChoice
 from flowvec.collection.index.vector_file import VectorFile, VectorFileError
 from flowvec.collection.index.vector_format import HEADER_BYTES
@@ -220,3 +221,29 @@ def test_another_way_of_searching_may_be_chosen_each_time(tmp_path: Path) -> Non
         assert not list((tmp_path / "c").glob("graph-*"))
         assert c.verify() == []
         assert_as_exact(c)
+
+
+@pytest.mark.parametrize("is_near", [False, True])
+def test_rows_of_a_narrow_filter_are_scanned_beside_a_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_near: bool
+) -> None:
+    """Through a graph it would be a long way to rows that are far from the query."""
+    monkeypatch.setattr(choice, "_most_scanned", lambda: 0)
+    rows = rows_of(ROWS + 9000)
+    query = rows_of(1, seed=3)[0]
+    order = np.argsort(rows @ query)
+    marked = set((order[-900:] if is_near else order[:900]).tolist())
+    with Collection.create(tmp_path / "c", dim=DIM, metric="ip", exact_below=100) as c:
+        c.add_vectors(
+            range(len(rows)), rows, metadata=[{"in": i in marked} for i in range(len(rows))]
+        )
+        c.prepare()
+        assert c.info().search == "graph"
+        c.search(query, 10, filter={"in": True})  # until codes are there, the graph answers
+        wait_until(lambda: table_of(c).can_scan)
+        with monkeypatch.context() as patch:
+            patch.setattr(vector_index, "search_graph", None)
+            found = c.search(query, 10, filter={"in": True})
+        exact = c.search(query, 10, filter={"in": True}, exact=True)
+        assert [hit.id for hit in found] == [hit.id for hit in exact]
+        assert len(c.search(query, 10, filter={"in": False})) == 10
