@@ -6,6 +6,7 @@ Every case works on a copy, in a child process that must neither die of a signal
 come out depends on the file:
 
 - the graph: every row is found all the same, since it is rebuilt from SQLite;
+- codes: a scan finds what an exact search does, since wrong codes are made again;
 - SQLite: a typed error, or every row as it was; never another row;
 - a bundle: a typed error that names the file;
 - a crafted graph, whose size and hash the store believes: refused for its structure, or searched
@@ -40,6 +41,7 @@ from tests.makers import vectors
 
 ROWS, DIM = 300, 8
 _EXACT_BELOW = 20
+_CODED_ROWS, _CHUNK_BYTES = 10_100, 4 * 4 * 512 + DIM // 2 * 512 + 64
 _PAGE = 4096
 _A_BATCH = 20
 _SECONDS = 600
@@ -60,6 +62,13 @@ def build(folder: Path) -> None:
         collection.delete(["gone"])
         collection.update_metadata([7], {"n": 7, "x": 1})
         collection.update_metadata([7], {"x": None})
+
+
+def build_coded(folder: Path) -> None:
+    """A collection with codes on disk: 16 chunks."""
+    with Collection.create(folder, dim=DIM, index="scan") as collection:
+        collection.add_vectors(range(_CODED_ROWS), vectors(_CODED_ROWS, DIM))
+        collection.prepare()
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -95,6 +104,19 @@ def remove(path: Path, _: random.Random) -> str:
 def replace(path: Path, draw: random.Random) -> str:
     path.write_bytes(draw.randbytes(draw.choice([0, 1, 100, path.stat().st_size])))
     return "another file's bytes"
+
+
+def swap(path: Path, draw: random.Random) -> str:
+    """Exchange two chunks of codes, or parts of them."""
+    data = bytearray(path.read_bytes())
+    count = (len(data) - _PAGE) // _CHUNK_BYTES
+    first = draw.choice([0, 100, 8192, 9000])
+    size = draw.choice([8, 512, _CHUNK_BYTES - 9000, _CHUNK_BYTES]) if first < 9000 else 8
+    size = min(size, _CHUNK_BYTES - first)
+    a, b = (_PAGE + i * _CHUNK_BYTES + first for i in draw.sample(range(count), 2))
+    data[a : a + size], data[b : b + size] = data[b : b + size], data[a : a + size]
+    path.write_bytes(data)
+    return "swapped"
 
 
 def craft(path: Path, draw: random.Random) -> str:
@@ -168,6 +190,30 @@ def vectors_case(folder: Path, change: Change, draw: random.Random) -> str:
     return "every score equal"
 
 
+def codes_case(folder: Path, change: Change, draw: random.Random) -> str:
+    """Codes of a damaged file are made again; what is found is as with an exact search."""
+    (file,) = folder.glob("codes-*.q4")
+    change(file, draw)
+    queries = vectors(20, DIM) + np.float32(0.1)
+    with Collection.open(folder, index="scan") as collection:
+        assert collection.info().search == "scan"
+        exact = collection.search_batch(queries, 10, exact=True)
+        for prepares in (False, True):
+            if prepares:
+                collection.prepare()
+            scanned = collection.search_batch(queries, 10)
+            same = 0
+            for some, best in zip(scanned, exact, strict=True):
+                same += len({hit.id for hit in some} & {hit.id for hit in best})
+                np.testing.assert_allclose(
+                    [hit.score for hit in some], [hit.score for hit in best], atol=1e-3
+                )
+            assert same >= 198, f"recall is {same / 200}"
+        row = draw.randrange(_CODED_ROWS)
+        assert collection.search(vectors(_CODED_ROWS, DIM)[row], 1)[0].id == row
+    return "as an exact search"
+
+
 def sqlite_case(folder: Path, change: Change, draw: random.Random) -> str:
     change(folder / "collection.sqlite", draw)
     expected = vectors(ROWS, DIM)
@@ -222,6 +268,7 @@ def extra_case(folder: Path, _: Change, draw: random.Random) -> str:
 CASES = {
     "graph": graph_case,
     "vectors": vectors_case,
+    "codes": codes_case,
     "sqlite": sqlite_case,
     "bundle": bundle_case,
     "extra": extra_case,
@@ -232,8 +279,8 @@ CASES = {
 
 
 def plan(flips: int, cuts: int, pages: int, crafted: int) -> Iterator[tuple[str, Change]]:
-    """(file, damage) of every case: as many each for the graph, vectors, SQLite and the bundle."""
-    files = ("graph", "vectors", "sqlite", "bundle")
+    """(file, damage) of every case: as many for each of the files."""
+    files = ("graph", "vectors", "codes", "sqlite", "bundle")
     for count, change in ((flips, flip), (cuts, cut), (pages, zero_page)):
         for i in range(count):
             yield files[i % len(files)], change
@@ -241,6 +288,7 @@ def plan(flips: int, cuts: int, pages: int, crafted: int) -> Iterator[tuple[str,
         yield from ((file, change) for change in (remove, replace) for _ in range(5))
     yield from (("extra", remove) for _ in range(5))
     yield from (("graph", craft) for _ in range(crafted))
+    yield from (("codes", swap) for _ in range(crafted // 10))
 
 
 def run(cases: list[tuple[str, Change]], seed: int, work: Path) -> Counter[tuple[str, str, str]]:
@@ -249,6 +297,7 @@ def run(cases: list[tuple[str, Change]], seed: int, work: Path) -> Counter[tuple
         "ignore"
     )  # forking while OpenBLAS has threads, which the child never uses
     build(work / "whole")
+    build_coded(work / "coded")
     outcomes: Counter[tuple[str, str, str]] = Counter()
     for first in range(0, len(cases), _A_BATCH):
         batch = cases[first : first + _A_BATCH]
@@ -281,7 +330,9 @@ def _in_a_child(batch: list[tuple[str, Change]], seed: int, work: Path) -> list[
 def _one(file: str, change: Change, draw: random.Random, work: Path) -> str:
     copy = work / "copy"
     shutil.rmtree(copy, ignore_errors=True)
-    source = BUNDLE if file in ("bundle", "extra") else work / "whole"
+    source = work / ("coded" if file == "codes" else "whole")
+    if file in ("bundle", "extra"):
+        source = BUNDLE
     shutil.copytree(source, copy)
     try:
         return CASES[file](copy, change, draw)
