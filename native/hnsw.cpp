@@ -52,6 +52,8 @@ FLOWVEC_API int flowvec_hnsw_version() { return 5; }
 
 FLOWVEC_API const char* flowvec_hnsw_simd() { return flowvec::kernels().name; }
 
+FLOWVEC_API const char* flowvec_hnsw_scan_simd() { return flowvec::scan_kernels().name; }
+
 FLOWVEC_API const char* flowvec_hnsw_error() { return message.c_str(); }
 
 FLOWVEC_API int flowvec_hnsw_errno() { return system_error_number; }

@@ -34,8 +34,8 @@ class Places:
 
 
 def has_fast_scan() -> bool:
-    """Whether this processor has an instruction set that scans are written for: AVX2."""
-    return bool(library().flowvec_hnsw_simd() != b"base")
+    """Whether this processor has instructions that scans are written for: AVX2, or ARM's dotprod."""
+    return bool(library().flowvec_hnsw_scan_simd() != b"base")
 
 
 def checksums(blocks: Bytes, size: int, starts: Words, threads: int = 1) -> Words:

@@ -78,7 +78,8 @@ def library() -> ctypes.CDLL:
     for name in ("free", "codes_free"):
         free = getattr(lib, f"flowvec_hnsw_{name}")
         free.argtypes, free.restype = (c_void_p,), None
-    lib.flowvec_hnsw_error.restype = lib.flowvec_hnsw_simd.restype = c_char_p
+    for name in ("error", "simd", "scan_simd"):
+        getattr(lib, f"flowvec_hnsw_{name}").restype = c_char_p
     return lib
 
 
