@@ -27,6 +27,7 @@ from flowvec_bench.cli.options import (
     check_corpus,
     check_outputs,
     chosen,
+    numbers,
     write_json,
 )
 
@@ -56,14 +57,14 @@ def retrieval(
     model: Annotated[str, typer.Option(help=MODEL_HELP)] = "mini",
     rows: Annotated[int, typer.Option(min=100, help="Vectors to search.")] = 100_000,
     queries: Annotated[
-        int, typer.Option(min=1, help="More vectors, which are the queries.")
-    ] = 2000,
+        int, typer.Option(min=2, help="More vectors: half choose efforts, half are timed.")
+    ] = 4000,
     recall: Annotated[
-        float,
+        str,
         typer.Option(
-            min=0.01, max=1.0, help="Recall of the ten nearest that every index must reach."
+            help="Recall of the ten nearest that every index must reach; several as .95,.99,.999."
         ),
-    ] = 0.95,
+    ] = "0.95",
     only: Annotated[
         str | None, typer.Option(help="Indexes, for example hnswlib,faiss. Default: all.")
     ] = None,
@@ -80,7 +81,7 @@ def retrieval(
 ) -> None:
     """Compare recall, queries per second, build time and bytes of flowvec's collection and others.
 
-    All search the same vectors on the same cores, each with the smallest ef that reaches the
+    All search the same vectors on the same cores, each with the least effort that reaches the
     recall. flowvec's rows are on disk with checksums once they are added; the others hold vectors
     in memory and write one file.
     """
@@ -89,6 +90,9 @@ def retrieval(
     from flowvec_bench.reports.indexes import write_index_report
 
     racers = chosen(only, INDEXES)
+    recalls = sorted({*numbers("--recall", recall)})
+    if not recalls or not all(0.01 <= one <= 1 for one in recalls):
+        raise InputValueError(f"--recall must be from 0.01 to 1, not {recall!r}")
     check_outputs(
         json_out, report, (corpus, vectors, model), overwrite=overwrite,
         other=None if save_vectors is None else _npy(save_vectors),
@@ -112,7 +116,7 @@ def retrieval(
             matrix[rows:],
             Path(temporary),
             available_cores(),
-            recall=recall,
+            recalls=recalls,
             m=m,
             ef_construction=ef_construction,
             rounds=rounds,
@@ -121,8 +125,8 @@ def retrieval(
         )
     typer.echo(_table(result))
     record = about_machine(
-        "retrieval", vectors=source, rows=rows, queries=queries, dim=matrix.shape[1], recall=recall,
-        m=m, ef_construction=ef_construction, rounds=rounds, builds=builds,
+        "retrieval", vectors=source, rows=rows, queries=queries, dim=matrix.shape[1],
+        recall=recalls, m=m, ef_construction=ef_construction, rounds=rounds, builds=builds,
         indexes=[asdict(row) for row in result],
     )  # fmt: skip
     write_json(record, json_out)

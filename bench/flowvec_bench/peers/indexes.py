@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,63 +17,68 @@ import numpy.typing as npt
 from flowvec.errors import InputValueError
 from flowvec.vectors import top_k
 from flowvec_bench.peers.registry import Peer
-from flowvec_bench.peers.runner import Lineup, Runner, lined_up
+from flowvec_bench.peers.runner import Runner, lined_up
 
-__all__ = ["EFS", "INDEXES", "IndexRow", "least_effort", "race_indexes", "recall_at_10"]
+__all__ = ["INDEXES", "MOST", "IndexRow", "least_effort", "race_indexes", "recall_at_10"]
 
 _WORKER = Path(__file__).parents[1] / "workers" / "indexes.py"
 K = 10
-# Steps of about a tenth; the smallest ef is then searched between two of them. With coarser steps,
-# an index that just misses the recall would look slow.
-EFS = (
-    10, 12, 14, 17, 20, 24, 28, 32, 36, 40, 44, 48, 53, 58, 64, 70, 76, 82, 88, 96, 104, 112, 124,
-    136, 150, 165, 180, 200, 220, 240, 265, 290, 320, 350, 385, 425, 470, 520, 570, 640,
-)  # fmt: skip
+# The most effort that is tried.
+MOST = 4096
+# Lists of an IVF that are read; all lists are tried last.
+_PROBES = tuple(part * 2**power for power in range(12) for part in (2, 3))
 _SINGLE = 500
 
 FLOWVEC = "flowvec, graph"
+_FAISS, _USEARCH = ("faiss-cpu==1.15.1", "numpy"), ("usearch==2.26.6", "numpy")
+_TURBOVEC = ("turbovec==1.1.2", "numpy")
+
+
+def _peer(name: str, engine: str, requirements: tuple[str, ...] = (), **options: Any) -> Peer:
+    return Peer(name, engine, requirements, options, (None,), "vectors")
+
+
+# `rescored` are those that need the vectors too, if more than ten rows are scored again.
 INDEXES: dict[str, Peer] = {
-    "flowvec": Peer(FLOWVEC, "flowvec", (), {}, (None,), "vectors"),
+    "flowvec": _peer(FLOWVEC, "flowvec"),
     # It has no ef: each gives the same.
-    "flowvec-scan": Peer(
-        "flowvec, scan without ef", "flowvec", (), {"index": "scan"}, (None,), "vectors"
-    ),
+    "flowvec-scan": _peer("flowvec, scan without ef", "flowvec", index="scan"),
     # Reads the collection that the first one built, in its own process.
-    "flowvec-rows": Peer(
-        "flowvec, graph, whole rows", "flowvec", (), {"rows": True, "built_by": FLOWVEC}, (None,),
-        "vectors",
+    "flowvec-rows": _peer("flowvec, graph, whole rows", "flowvec", rows=True, built_by=FLOWVEC),
+    "hnswlib": _peer("hnswlib 0.8", "hnswlib"),
+    "faiss": _peer("faiss HNSW", "faiss", _FAISS),
+    "faiss-ivfpq": _peer(
+        "faiss IVF-PQ fast scan", "faiss-codes", _FAISS,
+        factory="IVF{lists},PQ{half}x4fs", probes=True, rescored=True,
     ),
-    "hnswlib": Peer("hnswlib 0.8", "hnswlib", (), {}, (None,), "vectors"),
-    "faiss": Peer(
-        "faiss HNSW", "faiss", ("faiss-cpu==1.15.0", "numpy"), {}, (None,), "vectors"
-    ),
-    "usearch": Peer(
-        "usearch float32", "usearch", ("usearch==2.26.0", "numpy"), {"dtype": "f32"}, (None,),
-        "vectors",
-    ),
-    "usearch-float16": Peer(
-        "usearch float16", "usearch", ("usearch==2.26.0", "numpy"), {"dtype": "f16"}, (None,),
-        "vectors",
-    ),
+    "faiss-sq8": _peer("faiss SQ8", "faiss-codes", _FAISS, factory="SQ8", rescored=True),
+    "usearch": _peer("usearch float32", "usearch", _USEARCH, dtype="f32"),
+    "usearch-float16": _peer("usearch float16", "usearch", _USEARCH, dtype="f16"),
+    "usearch-int8": _peer("usearch int8", "usearch", _USEARCH, dtype="i8", rescored=True),
+    "turbovec": _peer("turbovec 4-bit", "turbovec", _TURBOVEC, bits=4, rescored=True),
+    "turbovec-2bit": _peer("turbovec 2-bit", "turbovec", _TURBOVEC, bits=2, rescored=True),
 }  # fmt: skip
 
 
 @dataclass(slots=True)
 class IndexRow:
-    """One index.
+    """One index at one recall.
 
     Attributes:
         name: of the peer.
-        build_seconds: median time to add all vectors; flowvec's are then on disk with checksums.
-            None for one that reads another's.
+        target: the recall to reach.
+        build_seconds: median time until all vectors can be searched; flowvec's are then on disk
+            with checksums. None for one that reads another's.
         builds: seconds of each build.
-        bytes: size on disk.
+        bytes: size on disk, with the vectors if rows are scored again by them.
         open_seconds: time to read it again.
-        curve: recall@10 by ef.
-        ef: the smallest that reaches the recall; None if none does.
-        recall: recall with this ef.
+        curve: recall@10 by ef, of the queries that choose the ef.
+        probes: lists that an IVF reads; 0 for the others.
+        ef: the smallest that reaches the recall, or rows that are scored again; None if none does.
+        recall: recall with this ef, of the queries that are timed.
         per_second: queries per second in one call, the median of the rounds.
-        ratio: the first row's queries per second divided by this one's, the median over the rounds.
+        ratio: the first index's queries per second divided by this one's, the median over the
+            rounds.
         single_p50: median milliseconds of single queries.
         single_p99: the 99th percentile.
         versions: versions of the relevant packages.
@@ -78,11 +86,13 @@ class IndexRow:
     """
 
     name: str
+    target: float = 0.95
     build_seconds: float | None = None
     builds: list[float] = field(default_factory=list)
     bytes: int | None = None
     open_seconds: float | None = None
     curve: dict[int, float] = field(default_factory=dict)
+    probes: int = 0
     ef: int | None = None
     recall: float | None = None
     per_second: float | None = None
@@ -99,20 +109,22 @@ def recall_at_10(neighbours: npt.NDArray[np.int64], exact: npt.NDArray[np.int64]
     return float(np.mean([len({*a} & {*b}) / len(b) for a, b in pairs]))
 
 
-def least_effort(recall_with: Callable[[int], float], recall: float) -> int | None:
-    """The smallest ef that reaches a recall, within about 2 %; None if none does.
+def least_effort(
+    recall_with: Callable[[int], float], recall: float, most: int = MOST
+) -> int | None:
+    """The smallest ef from ten that reaches a recall, within about 2 %; None if none does.
 
     Args:
-        recall_with: gives the recall of an ef; it rises with ef, except for noise.
+        recall_with: gives the recall of an ef; it rises with ef, except for noise. If it does not
+            when ef doubles, no more is tried.
         recall: the recall to reach.
+        most: the largest ef.
     """
-    low = 0
-    for high in EFS:
-        if recall_with(high) >= recall:
-            break
-        low = high
-    else:
-        return None
+    low, high, before = K - 1, K, -1.0
+    while (reached := recall_with(high)) < recall:
+        if high >= most or reached <= before:
+            return None
+        low, high, before = high, min(2 * high, most), reached
     while high - low > max(1, high // 50):
         middle = (low + high) // 2
         low, high = (low, middle) if recall_with(middle) >= recall else (middle, high)
@@ -126,87 +138,112 @@ def race_indexes(
     folder: Path,
     threads: int,
     *,
-    recall: float = 0.95,
+    recalls: Sequence[float] = (0.95,),
     m: int = 16,
     ef_construction: int = 200,
     rounds: int = 5,
     builds: int = 1,
     on_step: Callable[[str], object] | None = None,
 ) -> list[IndexRow]:
-    """Build every index, find the smallest ef for the recall, and time them in interleaved rounds.
+    """Build every index, find the least effort for each recall, and time it in interleaved rounds.
 
     Args:
         peers: from `INDEXES`; the others are compared with the first.
         vectors: float32 (rows, dim), of length one.
-        queries: float32 (queries, dim), of length one.
+        queries: float32 (queries, dim), of length one. Every second one chooses efforts, the others
+            are timed.
         folder: folder for temporary files.
         threads: cores for each.
-        recall: recall of the ten nearest that the timed searches reach.
+        recalls: recalls of the ten nearest that the timed searches reach.
         m: links per element.
         ef_construction: ef while building.
         rounds: timed passes.
         builds: builds of each index, interleaved; the last is searched.
         on_step: called with a line of text before each step.
 
+    Returns:
+        For each recall, a row of each peer.
+
     Raises:
-        InputValueError: fewer than ten vectors, or no queries.
+        InputValueError: fewer than ten vectors, or than two queries.
         FlowvecError: the first peer fails.
     """
-    if len(vectors) < K or not len(queries) or not peers:
-        raise InputValueError("there must be an index, ten vectors and a query")
+    if len(vectors) < K or len(queries) < 2 or not peers or not recalls:
+        raise InputValueError("there must be an index, a recall, ten vectors and two queries")
     say = on_step or (lambda _: None)
     exact, _ = top_k(queries, vectors, K, "ip")
-    file, batch, single = (folder / f"{name}.npy" for name in ("vectors", "queries", "single"))
-    for path, rows in ((file, vectors), (batch, queries), (single, queries[:_SINGLE])):
+    file, chosen, batch, single, neighbours = (
+        folder / f"{name}.npy" for name in ("vectors", "chosen", "batch", "single", "neighbours")
+    )
+    timed = queries[1::2]
+    for path, rows in (
+        (file, vectors), (chosen, queries[::2]), (batch, timed), (single, timed[:_SINGLE]),
+    ):  # fmt: skip
         np.save(path, rows)
-    rows_of = {peer.name: IndexRow(peer.name) for peer in peers}
-    times: dict[str, list[float]] = {}
-    waits: dict[str, list[float]] = {}
+    found = [IndexRow(peer.name, recall) for recall in recalls for peer in peers]
+    times: defaultdict[tuple[Path, str, float], list[float]] = defaultdict(list)
+    lists = max(1, int(4 * math.sqrt(len(vectors))))
+    most = min(MOST, len(vectors))
 
-    def search(runner: Runner, ef: int, save: Path | None = None) -> float:
-        answer = runner.ask(
-            do="search", queries=str(batch), ef=ef, singly=False, save=save and str(save)
-        )
-        return float(answer["seconds"])
+    def rows_of(runner: Runner) -> list[IndexRow]:
+        return [row for row in found if row.name == runner.peer.name]
+
+    def search(runner: Runner, ef: int, probes: int, path: Path) -> list[float]:
+        save = None if path == single else str(neighbours)
+        asked: dict[str, Any] = {"queries": str(path), "ef": ef, "probes": probes, "save": save}
+        seconds: list[float] = runner.ask(do="search", **asked)["seconds"]
+        return seconds
 
     def build(runner: Runner) -> None:
         if "built_by" in runner.peer.options:
             return
-        row = rows_of[runner.peer.name]
-        say(f"building {row.name}")
+        say(f"building {runner.peer.name}")
         built = runner.ask(do="build")
-        row.builds.append(round(built["seconds"], 3))
-        row.build_seconds, row.bytes = statistics.median(row.builds), built["bytes"]
+        for row in rows_of(runner):
+            row.builds.append(round(built["seconds"], 3))
+            row.build_seconds, row.bytes = statistics.median(row.builds), built["bytes"]
 
     def prepare(runner: Runner) -> None:
-        row = rows_of[runner.peer.name]
-        say(f"choosing the ef of {row.name}")
-        row.open_seconds = round(runner.ask(do="open")["seconds"], 3)
-        neighbours = folder / "neighbours.npy"
+        say(f"choosing the effort of {runner.peer.name}")
+        opened = round(runner.ask(do="open")["seconds"], 3)
+        curves: dict[int, dict[int, float]] = {}
 
-        def recall_with(ef: int) -> float:
-            if ef not in row.curve:
-                search(runner, ef, neighbours)
-                row.curve[ef] = round(recall_at_10(np.load(neighbours), exact), 4)
-            return row.curve[ef]
+        def recall_with(probes: int, ef: int) -> float:
+            curve = curves.setdefault(probes, {})
+            if ef not in curve:
+                search(runner, ef, probes, chosen)
+                curve[ef] = round(recall_at_10(np.load(neighbours), exact[::2]), 4)
+            return curve[ef]
 
-        row.ef = least_effort(recall_with, recall)
-        row.recall = None if row.ef is None else row.curve[row.ef]
-        row.curve = dict(sorted(row.curve.items()))
+        tried = [0]
+        if runner.peer.options.get("probes"):
+            tried = [*(probes for probes in _PROBES if probes < lists), lists]
+        for row in rows_of(runner):
+            row.open_seconds, least = opened, math.inf
+            for probes in tried:
+                ef = least_effort(partial(recall_with, probes), row.target, most)
+                if ef is None:
+                    row.probes = row.probes if row.ef else probes
+                    continue
+                seconds = min(search(runner, ef, probes, chosen)[0] for _ in range(2))
+                if seconds < least:
+                    row.probes, row.ef, least = probes, ef, seconds
+                elif seconds > 1.5 * least:
+                    break
+            if row.ef is not None:
+                search(runner, row.ef, row.probes, batch)
+                row.recall = round(recall_at_10(np.load(neighbours), exact[1::2]), 4)
+                if row.bytes and row.ef > K and runner.peer.options.get("rescored"):
+                    row.bytes += vectors.nbytes
+            row.curve = dict(sorted(curves[row.probes].items()))
 
-    def once(runner: Runner) -> None:
-        row = rows_of[runner.peer.name]
-        if row.ef is not None:
-            times.setdefault(row.name, []).append(search(runner, row.ef))
-
-    def singly(runner: Runner) -> None:
-        row = rows_of[runner.peer.name]
-        if row.ef is not None:
-            answer = runner.ask(do="search", queries=str(single), ef=row.ef, singly=True)
-            waits.setdefault(row.name, []).extend(answer["waits"])
+    def once(recall: float, path: Path, runner: Runner) -> None:
+        for row in rows_of(runner):
+            if row.target == recall and row.ef is not None:
+                times[path, row.name, recall] += search(runner, row.ef, row.probes, path)
 
     options: dict[str, Any] = {
-        "threads": threads, "m": m, "ef_construction": ef_construction,
+        "threads": threads, "m": m, "ef_construction": ef_construction, "lists": lists,
     }  # fmt: skip
     peers = [_with_folder(peer, folder) for peer in peers]
     with lined_up(peers, {"vectors": file}, options, say, worker=_WORKER) as lineup:
@@ -215,15 +252,21 @@ def race_indexes(
         lineup.each(prepare)
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
-            lineup.each(once)
-            lineup.each(singly)
-    for name, seconds in waits.items():
-        percentiles = 1000 * np.percentile(seconds, (50, 99))
-        rows_of[name].single_p50, rows_of[name].single_p99 = (
-            round(float(milliseconds), 4) for milliseconds in percentiles
-        )
-    _finish(rows_of, lineup, times, len(queries))
-    return list(rows_of.values())
+            for recall in recalls:
+                lineup.each(partial(once, recall, batch))
+                lineup.each(partial(once, recall, single))
+    for row in found:
+        row.error = lineup.errors.get(row.name)
+        row.versions = lineup.versions.get(row.name, {})
+        if row.error or not (own := times[batch, row.name, row.target]):
+            continue
+        row.per_second = round(len(timed) / statistics.median(own), 1)
+        base = times[batch, peers[0].name, row.target]
+        ratios = [seconds / first for seconds, first in zip(own, base, strict=False)]
+        row.ratio = round(statistics.median(ratios), 3) if ratios else None
+        percentiles = 1000 * np.percentile(times[single, row.name, row.target], (50, 99))
+        row.single_p50, row.single_p99 = (round(float(one), 4) for one in percentiles)
+    return found
 
 
 def _with_folder(peer: Peer, folder: Path) -> Peer:
@@ -232,17 +275,3 @@ def _with_folder(peer: Peer, folder: Path) -> Peer:
     )
     subfolder.mkdir(exist_ok=True)
     return replace(peer, options={**peer.options, "folder": str(subfolder)})
-
-
-def _finish(
-    rows: dict[str, IndexRow], lineup: Lineup, times: dict[str, list[float]], queries: int
-) -> None:
-    base = times.get(lineup.peers[0].name, [])
-    for name, row in rows.items():
-        row.error = lineup.errors.get(name)
-        row.versions = lineup.versions.get(name, {})
-        own_times = times.get(name, [])
-        if own_times and not row.error:
-            row.per_second = round(queries / statistics.median(own_times), 1)
-            ratios = [seconds / first for seconds, first in zip(own_times, base, strict=False)]
-            row.ratio = round(statistics.median(ratios), 3) if ratios else None

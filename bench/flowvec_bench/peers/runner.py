@@ -44,8 +44,9 @@ _MOST_SECONDS = 3600.0
 ENCODERS = Path(__file__).parents[1] / "workers" / "encoders.py"
 _SHOWN = (
     "flowvec", "onnxruntime", "openvino", "torch", "transformers", "sentence-transformers",
-    "hnswlib", "faiss-cpu", "usearch", "optimum", "optimum-intel", "optimum-onnx", "fastembed",
-    "infinity-emb", "model2vec", "pylate", "lancedb", "chromadb", "qdrant-client",
+    "hnswlib", "faiss-cpu", "usearch", "numkong", "turbovec", "optimum", "optimum-intel",
+    "optimum-onnx", "fastembed", "infinity-emb", "model2vec", "pylate", "lancedb", "chromadb",
+    "qdrant-client",
 )  # fmt: skip
 
 

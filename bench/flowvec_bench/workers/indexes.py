@@ -5,7 +5,7 @@ Commands, see `lines.py`:
 
     {"do": "load", "engine": "...", "model": "vectors.npy", "options": {...}}
     {"do": "build"}
-    {"do": "search", "queries": "queries.npy", "ef": 64, "singly": false, "save": "ids.npy" or null}
+    {"do": "search", "queries": "queries.npy", "ef": 64, "probes": 0, "save": "ids.npy" or null}
     {"do": "open"}
     {"do": "end"}
 """
@@ -16,8 +16,9 @@ import os
 import shutil
 import time
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -35,22 +36,35 @@ __all__ = ["main"]
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 K = 10
+_BLOCK = 16  # queries whose candidates are scored together
 
 
 class Engine(ABC):
-    """The base class of all indexes."""
+    """The base class of all indexes.
 
-    @abstractmethod
+    `ef` is the one of a graph, or how many rows of codes are scored again in float32 (10: none).
+    """
+
+    # Lists of an IVF that are read.
+    probes = 0
+
+    def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
+        self.vectors, self.options = vectors, options
+        self.file = Path(options["folder"]) / "index.bin"
+        self.index: Any = None
+        self.pool = ThreadPoolExecutor(options["threads"])
+
     def clear(self) -> None:
         """Drop what was built."""
+        self.index = None
 
     @abstractmethod
     def build(self) -> None:
-        """Add all vectors."""
+        """Add all vectors; they can be searched then."""
 
     @abstractmethod
-    def save(self) -> int:
-        """Write the index, and return its bytes on disk."""
+    def write(self) -> None:
+        """Write the index."""
 
     @abstractmethod
     def open(self) -> None:
@@ -64,14 +78,24 @@ class Engine(ABC):
         """The result of `search` as numbers of vectors, int64 (queries, 10)."""
         return np.asarray(hits, dtype=np.int64)
 
+    def best(self, queries: Floats, rows: Any) -> Ids:
+        """The nearest ten of each query among rows, by float32."""
+        if rows.shape[1] == K:
+            return cast(Ids, rows)
+
+        def block(start: int) -> Ids:
+            some = rows[start : start + _BLOCK]
+            own = queries[start : start + _BLOCK, None]
+            order = np.argsort(-np.vecdot(self.vectors.take(some, axis=0), own), axis=1)
+            return np.take_along_axis(some, order[:, :K], axis=1)
+
+        if len(rows) <= _BLOCK:
+            return block(0)
+        return np.concatenate([*self.pool.map(block, range(0, len(rows), _BLOCK))])
+
 
 class Hnswlib(Engine):
     """hnswlib alone, which flowvec builds on."""
-
-    def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
-        self.vectors, self.options = vectors, options
-        self.file = Path(options["folder"]) / "hnswlib.bin"
-        self.index: Any = None
 
     def _new(self) -> Any:
         import hnswlib
@@ -79,10 +103,6 @@ class Hnswlib(Engine):
         index = hnswlib.Index(space="ip", dim=self.vectors.shape[1])
         index.set_num_threads(self.options["threads"])
         return index
-
-    @override
-    def clear(self) -> None:
-        self.index = None
 
     @override
     def build(self) -> None:
@@ -93,9 +113,8 @@ class Hnswlib(Engine):
         self.index.add_items(self.vectors)
 
     @override
-    def save(self) -> int:
+    def write(self) -> None:
         self.index.save_index(str(self.file))
-        return self.file.stat().st_size
 
     @override
     def open(self) -> None:
@@ -114,18 +133,12 @@ class Faiss(Engine):
     def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
         import faiss
 
+        super().__init__(vectors, options)
         self.faiss: Any = faiss
-        faiss.omp_set_num_threads(options["threads"])
-        self.vectors, self.options = vectors, options
-        self.file = Path(options["folder"]) / "faiss.bin"
-        self.index: Any = None
-
-    @override
-    def clear(self) -> None:
-        self.index = None
 
     @override
     def build(self) -> None:
+        self.faiss.omp_set_num_threads(self.options["threads"])
         self.index = self.faiss.IndexHNSWFlat(
             self.vectors.shape[1], self.options["m"], self.faiss.METRIC_INNER_PRODUCT
         )
@@ -133,9 +146,8 @@ class Faiss(Engine):
         self.index.add(self.vectors)
 
     @override
-    def save(self) -> int:
+    def write(self) -> None:
         self.faiss.write_index(self.index, str(self.file))
-        return self.file.stat().st_size
 
     @override
     def open(self) -> None:
@@ -144,20 +156,45 @@ class Faiss(Engine):
     @override
     def search(self, queries: Floats, ef: int) -> Any:
         self.index.hnsw.efSearch = ef
-        return self.index.search(queries, K)[1]
+        return self._found(self.index, queries)
+
+    def _found(self, index: Any, queries: Floats) -> Any:
+        # One query is never shared by threads, but would wait for them.
+        self.faiss.omp_set_num_threads(min(self.options["threads"], len(queries)))
+        return index.search(queries, K)[1]
+
+
+class FaissCodes(Faiss):
+    """Codes of faiss's factory, and its `RFlat` if more than ten are scored again."""
+
+    def _refine(self) -> None:
+        self.refined = self.faiss.IndexRefineFlat(self.index, self.faiss.swig_ptr(self.vectors))
+
+    @override
+    def build(self) -> None:
+        dim = self.vectors.shape[1]
+        factory = self.options["factory"].format(lists=self.options["lists"], half=dim // 2)
+        self.faiss.omp_set_num_threads(self.options["threads"])
+        self.index = self.faiss.index_factory(dim, factory, self.faiss.METRIC_INNER_PRODUCT)
+        self.index.train(self.vectors)
+        self.index.add(self.vectors)
+        self._refine()
+
+    @override
+    def open(self) -> None:
+        super().open()
+        self._refine()
+
+    @override
+    def search(self, queries: Floats, ef: int) -> Any:
+        if self.probes:
+            self.index.nprobe = self.probes
+        self.refined.k_factor = (ef + 0.5) / K  # it rounds down
+        return self._found(self.refined if ef > K else self.index, queries)
 
 
 class Usearch(Engine):
-    """usearch, vectors in float32 or float16."""
-
-    def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
-        self.vectors, self.options = vectors, options
-        self.file = Path(options["folder"]) / "usearch.bin"
-        self.index: Any = None
-
-    @override
-    def clear(self) -> None:
-        self.index = None
+    """usearch; with int8, all ef rows that it finds are scored again."""
 
     @override
     def build(self) -> None:
@@ -170,9 +207,8 @@ class Usearch(Engine):
         self.index.add(np.arange(len(self.vectors)), self.vectors, threads=self.options["threads"])
 
     @override
-    def save(self) -> int:
+    def write(self) -> None:
         self.index.save(str(self.file))
-        return self.file.stat().st_size
 
     @override
     def open(self) -> None:
@@ -181,62 +217,96 @@ class Usearch(Engine):
     @override
     def search(self, queries: Floats, ef: int) -> Any:
         self.index.expansion_search = ef
-        return self.index.search(queries, K, threads=self.options["threads"]).keys
+        count = ef if self.options["dtype"] == "i8" else K
+        threads = min(self.options["threads"], len(queries))
+        rows = self.index.search(queries, count, threads=threads).keys
+        return self.best(queries, rows.reshape(len(queries), -1))  # one query has one axis
+
+
+class Turbovec(Engine):
+    """turbovec's codes of 4 or 2 bits, calibrated; numpy scores the rows that it finds again."""
+
+    def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
+        super().__init__(vectors, options)
+        os.environ["RAYON_NUM_THREADS"] = str(options["threads"])
+
+    @override
+    def build(self) -> None:
+        from turbovec import TurboQuantIndex
+
+        self.index = TurboQuantIndex(self.vectors.shape[1], self.options["bits"])
+        sample = np.random.default_rng(0).permutation(len(self.vectors))[:1024]
+        self.index.calibrate(self.vectors[sample])
+        self.index.add(self.vectors, chunk_size=0)
+        self.index.prepare()
+
+    @override
+    def write(self) -> None:
+        self.index.write(str(self.file))
+
+    @override
+    def open(self) -> None:
+        from turbovec import TurboQuantIndex
+
+        self.index = TurboQuantIndex.load(str(self.file))
+        self.index.prepare()
+
+    @override
+    def search(self, queries: Floats, ef: int) -> Any:
+        return self.best(queries, self.index.search(queries, ef)[1])
 
 
 class Flowvec(Engine):
     """A Collection: every row on disk with a checksum before `add_vectors` returns."""
 
     def __init__(self, vectors: Floats, options: dict[str, Any]) -> None:
-        self.vectors, self.options = vectors, options
+        super().__init__(vectors, options)
         self.folder = Path(options["folder"]) / "collection"
         # Few rows are not compared exactly either.
         self._index: dict[str, Any] = {"index": options.get("index", "graph"), "exact_below": 0}
-        self.collection: Any = None
 
     @override
     def clear(self) -> None:
-        if self.collection is not None:
-            self.collection.close()
+        if self.index is not None:
+            self.index.close()
             shutil.rmtree(self.folder)
 
     @override
     def build(self) -> None:
         from flowvec import Collection
 
-        self.collection = Collection.create(
+        self.index = Collection.create(
             self.folder, dim=self.vectors.shape[1], metric="ip", **self._index
         )
         # Ten thousand rows at a time.
         for first in range(0, len(self.vectors), 10_000):
             rows = self.vectors[first : first + 10_000]
-            self.collection.add_vectors(
+            self.index.add_vectors(
                 range(first, first + len(rows)), rows, [f"text {i}" for i in range(len(rows))]
             )
-        self.collection.prepare()  # waits for the graph, which grows in the background
+        self.index.prepare()  # waits for the graph, which grows in the background
 
     @override
-    def save(self) -> int:
-        self.collection.close()
+    def write(self) -> None:
+        self.index.close()
         self.open()
-        return sum(file.stat().st_size for file in self.folder.iterdir())
 
     @override
     def open(self) -> None:
         # Up to the first answer by codes or the graph.
         from flowvec import Collection
 
-        if self.collection is not None:
-            self.collection.close()
-        self.collection = Collection.open(self.folder, **self._index)
-        self.collection.prepare()
-        self.collection.search(self.vectors[0], k=1)
+        if self.index is not None:
+            self.index.close()
+        self.index = Collection.open(self.folder, **self._index)
+        self.index.prepare()
+        self.index.search(self.vectors[0], k=1)
 
     @override
     def search(self, queries: Floats, ef: int) -> Any:
         if self.options.get("rows"):
-            return self.collection.search_batch(queries, K, ef=ef)
-        return self.collection.search_ids(queries, K, ef=ef)[0]
+            return self.index.search_batch(queries, K, ef=ef)
+        return self.index.search_ids(queries, K, ef=ef)[0]
 
     @override
     def numbers(self, hits: Any) -> Ids:
@@ -248,6 +318,8 @@ class Flowvec(Engine):
 ENGINES: dict[str, Any] = {
     "hnswlib": Hnswlib,
     "faiss": Faiss,
+    "faiss-codes": FaissCodes,
+    "turbovec": Turbovec,
     "usearch": Usearch,
     "flowvec": Flowvec,
 }
@@ -255,20 +327,18 @@ ENGINES: dict[str, Any] = {
 
 def _search(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
     queries = np.load(command["queries"])
-    ef = command["ef"]
-    if not command["singly"]:
+    ef, engine.probes = command["ef"], command["probes"]
+    engine.search(queries[:10], ef)  # warm
+    # One query at a time if nothing is saved.
+    parts = [queries] if command["save"] else [query[None] for query in queries]
+    seconds = []
+    for part in parts:
         started = time.perf_counter()
-        hits = engine.search(queries, ef)
-        seconds = time.perf_counter() - started
-        if command["save"]:
-            np.save(command["save"], engine.numbers(hits))
-        return {"seconds": seconds}
-    waits = []
-    for query in queries:
-        started = time.perf_counter()
-        engine.search(query[None], ef)
-        waits.append(time.perf_counter() - started)
-    return {"waits": [round(wait, 7) for wait in waits]}
+        hits = engine.search(part, ef)
+        seconds.append(round(time.perf_counter() - started, 7))
+    if command["save"]:
+        np.save(command["save"], engine.numbers(hits))
+    return {"seconds": seconds}
 
 
 def _timed(work: Any) -> dict[str, Any]:
@@ -284,7 +354,10 @@ def _make(command: dict[str, Any]) -> Any:
 def _work(engine: Any, command: dict[str, Any]) -> dict[str, Any]:
     if command["do"] == "build":
         engine.clear()
-        return {**_timed(engine.build), "bytes": engine.save()}
+        timed = _timed(engine.build)
+        engine.write()
+        files = Path(engine.options["folder"]).rglob("*")
+        return {**timed, "bytes": sum(file.stat().st_size for file in files if file.is_file())}
     if command["do"] == "open":
         # Otherwise this engine's flush would wait for what another engine has just written.
         if hasattr(os, "sync"):

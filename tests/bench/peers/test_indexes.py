@@ -17,8 +17,8 @@ pytest.importorskip("matplotlib", reason="needs the extra [bench]")
 from flowvec.cli.main import app
 from flowvec.errors import FlowvecError, InputValueError
 from flowvec_bench.peers.indexes import (
-    EFS,
     INDEXES,
+    MOST,
     IndexRow,
     least_effort,
     race_indexes,
@@ -57,7 +57,8 @@ def test_every_index_reaches_the_recall_at_the_least_effort_tried(
 ) -> None:
     for row in index_rows[:3]:
         assert row.error is None
-        assert row.recall == row.curve[row.ef] >= 0.95
+        assert row.ef is not None
+        assert row.curve[row.ef] >= 0.95
         assert all(recall < 0.95 for ef, recall in row.curve.items() if ef < row.ef)
         assert list(row.curve) == sorted(row.curve)
         assert None not in (row.per_second, row.single_p50, row.single_p99, row.open_seconds)
@@ -71,21 +72,53 @@ def test_every_index_reaches_the_recall_at_the_least_effort_tried(
     assert index_rows[0].ratio == 1
 
 
-@pytest.mark.parametrize("needed", [1, 9, 10, 11, 97, 333, 640, 641])
+@pytest.mark.parametrize("needed", [1, 10, 11, 97, 333, 4096, 4097])
 def test_the_least_effort_is_found_to_a_fiftieth(needed: int) -> None:
-    efforts_tried: list[int] = []
-
-    def recall_with(ef: int) -> float:
-        efforts_tried.append(ef)
-        return 0.95 if ef >= needed else 0.9499
-
-    effort = least_effort(recall_with, 0.95)
-    if needed > max(EFS):
+    effort = least_effort(lambda ef: min(1.0, ef / needed), 1.0)
+    if needed > MOST:
         assert effort is None
     else:
         assert effort is not None
-        assert needed <= effort <= max(needed + 1, needed * 51 / 50)
-        assert effort in efforts_tried
+        assert needed <= effort <= max(10, needed + 1, needed * 51 / 50)
+    assert least_effort(lambda ef: min(0.9, ef / needed), 1.0) is None
+
+
+@pytest.mark.peers
+def test_several_recalls_give_the_rows_of_each_alone(tmp_path: Path) -> None:
+    import hnswlib
+
+    vectors, queries = unit_vectors(600, 16), unit_vectors(80, 16, seed=1)
+    racers, options = [INDEXES["hnswlib"]], {"m": 2, "ef_construction": 10, "rounds": 1}
+
+    def found(*recalls: float) -> list[tuple[object, ...]]:
+        rows = race_indexes(racers, vectors, queries, tmp_path, 1, recalls=recalls, **options)
+        return [(row.target, row.ef, row.recall, row.bytes, cells(row)[3]) for row in rows]
+
+    low, high = found(0.6, 1.0)
+    assert [low, high] == found(0.6) + found(1.0)
+    assert (high[1], str(high[4])[5:]) == (None, " at most")
+    index = hnswlib.Index("ip", 16)
+    index.init_index(600, M=2, ef_construction=10)
+    index.add_items(vectors, num_threads=1)
+    index.set_ef(low[1])
+    hits, _ = index.knn_query(queries[1::2], k=10)
+    exact = np.argsort(-queries[1::2] @ vectors.T, axis=1)[:, :10]
+    assert low[2] == round(recall_at_10(hits, exact), 4)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(
+    "key",
+    ["faiss", "faiss-ivfpq", "faiss-sq8", "usearch", "usearch-int8", "turbovec", "turbovec-2bit"],
+)
+def test_a_peer_reaches_the_recall(tmp_path: Path, key: str) -> None:
+    pytest.importorskip(key.split("-")[0], reason="needs faiss, usearch and turbovec, peers")
+    peer = replace(INDEXES[key], requirements=())
+    vectors, queries = unit_vectors(600, 16), unit_vectors(80, 16, seed=1)
+    (row,) = race_indexes([peer], vectors, queries, tmp_path, 2, recalls=(0.99,), rounds=1)
+    assert row.curve[row.ef or 0] >= 0.99
+    assert (row.recall or 0) > 0.95
+    assert (row.bytes or 0) > 600 * 16 / 4
 
 
 @pytest.mark.peers
@@ -96,7 +129,7 @@ def test_an_index_that_fails_fails_alone(index_rows: list[IndexRow], tmp_path: P
         race_indexes([BROKEN], unit_vectors(20, 12), unit_vectors(2, 12), tmp_path, 1)
     for vectors, queries in (
         (unit_vectors(9, 12), unit_vectors(1, 12)),
-        (unit_vectors(20, 12), unit_vectors(0, 12)),
+        (unit_vectors(20, 12), unit_vectors(1, 12)),
     ):
         with pytest.raises(InputValueError):
             race_indexes([INDEXES["hnswlib"]], vectors, queries, tmp_path, 1)
@@ -107,7 +140,7 @@ def test_a_report_names_everyone_and_no_path(index_rows: list[IndexRow], tmp_pat
     about = {
         "machine": MACHINE,
         "rows": 600, "dim": 12, "vectors": "v.npy", "queries": 40, "m": 16,
-        "ef_construction": 200, "recall": 0.95, "rounds": 2, "builds": 2,
+        "ef_construction": 200, "recall": [0.95], "rounds": 2, "builds": 2,
     }  # fmt: skip
     write_index_report(index_rows, about, tmp_path / "r.md")
     text = (tmp_path / "r.md").read_text()
@@ -119,7 +152,7 @@ def test_a_report_names_everyone_and_no_path(index_rows: list[IndexRow], tmp_pat
 
 def test_an_index_that_misses_the_recall_shows_its_best() -> None:
     row = IndexRow("slow", build_seconds=1.0, curve={10: 0.5, 14: 0.7})
-    assert cells(row)[1:4] == ("", "0.700 at most", "")
+    assert cells(row)[1:5] == ("0.95", "", "0.700 at most", "")
 
 
 def test_pairs_are_shared_whatever_their_order_and_scores() -> None:
@@ -152,8 +185,9 @@ def test_the_bench_indexes_command_takes_vectors(tmp_path: Path) -> None:
         ([], "either --corpus or --vectors"),
         (["--vectors", "v.npy", "--corpus", "c.txt"], "either --corpus or --vectors"),
         (["--vectors", "nowhere.npy"], "cannot read"),
-        (["--vectors", "v.npy", "--rows", "5000"], "need 7000 vectors"),
-        (["--vectors", "zero.npy", "--rows", "100", "--queries", "1"], "a vector is zero"),
+        (["--vectors", "v.npy", "--rows", "5000"], "need 9000 vectors"),
+        (["--vectors", "v.npy", "--recall", ".9,2"], "must be from 0.01 to 1"),
+        (["--vectors", "zero.npy", "--rows", "100", "--queries", "2"], "a vector is zero"),
         (["--vectors", "v.npy", "--only", "nobody"], "is not a peer here"),
         (["--corpus", "nowhere.txt"], "there is no file"),
         (["--corpus", "broken.txt.xz"], "cannot read broken.txt.xz"),
