@@ -27,6 +27,10 @@ from flowvec import Encoder, MultiVectorEncoder, Reranker, SparseEncoder
 from flowvec.engine.selection import available_providers
 from tests import tiers
 
+# torch's cache of operators takes two fifths of a trace, and changes no graph: see
+# tests/export/assembly/test_tracing.py. torch, here and in processes of the tests, reads this name.
+os.environ.setdefault("TORCH_FAKE_TENSOR_DISPATCH_CACHE", "0")
+
 DATA = Path(__file__).resolve().parent / "data"
 SHARED = Path(os.environ.get("FLOWVEC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib
 import os
 import types
 from collections.abc import Callable, Iterator
@@ -21,6 +22,12 @@ import pytest
 # Where traces are kept. Tests of tracing itself set an empty folder.
 FOLDER = Path("set by traces_are_remembered")
 
+_EXPORTER = "torch.onnx._internal.exporter"
+TABLES = (
+    (f"{_EXPORTER}._registration", "get_torchlib_ops"),  # of its `onnxscript_apis`
+    (f"{_EXPORTER}._schemas", "op_signature_from_function"),
+    ("torch._export.utils", "_collect_all_valid_cia_ops_for_namespace"),
+)
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 _PACKAGES = ("flowvec_export.", "transformers.", "torch.")
 
@@ -41,14 +48,26 @@ def traces_are_remembered(factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "FOLDER", folder)
         patch.setattr(from_torch, "to_onnx", remembering(from_torch.to_onnx))
-        # torch parses the source of all 500 functions of this table again for each trace. The
-        # module is private to torch: without it, tests are slower and nothing else changes.
-        with contextlib.suppress(ImportError, AttributeError):
-            from torch.onnx._internal.exporter import _registration
-
-            table = _registration.onnxscript_apis
-            patch.setattr(table, "get_torchlib_ops", functools.cache(table.get_torchlib_ops))
+        read_tables_once(patch)
         yield
+
+
+def place_of(module: str) -> Any:
+    """The module that torch looks a table up in."""
+    place = importlib.import_module(module)
+    return getattr(place, "onnxscript_apis", place)
+
+
+def read_tables_once(patch: pytest.MonkeyPatch) -> None:
+    """Let torch read its tables of operators once, not again for each trace.
+
+    They say which functions there are, and do not depend on a model. The modules are private to
+    torch: without one, tests are slower and nothing else changes.
+    """
+    for module, name in TABLES:
+        with contextlib.suppress(ImportError, AttributeError):
+            place = place_of(module)
+            patch.setattr(place, name, functools.cache(getattr(place, name)))
 
 
 def remembering(trace: Callable[..., onnx.ModelProto]) -> Callable[..., onnx.ModelProto]:
