@@ -29,6 +29,11 @@ TABLES = (
     ("torch._export.utils", "_collect_all_valid_cia_ops_for_namespace"),
 )
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+# What no layer reads: where a model was, and what is said about it.
+_WORDS_ABOUT_IT = {
+    "_name_or_path", "architectures", "id2label", "label2id", "name_or_path",
+    "sentence_transformers", "sbert_ce_default_activation_function", "transformers_version",
+}  # fmt: skip
 _PACKAGES = ("flowvec_export.", "transformers.", "torch.")
 
 
@@ -42,14 +47,21 @@ def traces_are_remembered(factory: pytest.TempPathFactory) -> Iterator[None]:
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # which all workers share
     folder = Path(os.environ.get("FLOWVEC_TRACES", folder / "traces"))
-    folder.mkdir(exist_ok=True)
+    patch = remember_traces_in(folder)
+    yield
+    patch.undo()
+
+
+def remember_traces_in(folder: str | Path) -> pytest.MonkeyPatch:
+    """Do so until the patch that is returned is undone."""
     from flowvec_export.assembly import from_torch
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(globals(), "FOLDER", folder)
-        patch.setattr(from_torch, "to_onnx", remembering(from_torch.to_onnx))
-        read_tables_once(patch)
-        yield
+    Path(folder).mkdir(exist_ok=True)
+    patch = pytest.MonkeyPatch()
+    patch.setitem(globals(), "FOLDER", Path(folder))
+    patch.setattr(from_torch, "to_onnx", remembering(from_torch.to_onnx))
+    read_tables_once(patch)
+    return patch
 
 
 def place_of(module: str) -> Any:
@@ -101,8 +113,10 @@ def _key(model: Any, arguments: tuple[Any, ...]) -> str | None:
             return None
         digest.update(f"{name} {kind.__module__}.{kind.__qualname__}".encode())
         for key, value in sorted(vars(module).items()):
-            if hasattr(value, "to_dict"):
-                value = value.to_dict()  # a transformers configuration
+            if key in _WORDS_ABOUT_IT:
+                continue
+            if hasattr(value, "to_dict"):  # a transformers configuration
+                value = {k: v for k, v in value.to_dict().items() if k not in _WORDS_ABOUT_IT}
             elif isinstance(value, _FUNCTIONS):
                 value = getattr(value, "__qualname__", None)
             elif not isinstance(value, int | float | str | tuple | type(None)):

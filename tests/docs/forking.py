@@ -51,6 +51,8 @@ def _serve(place: str) -> None:
         # A page that needs a missing package reports it itself.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    with contextlib.suppress(ImportError):
+        _trace_once()
     with socket.socket(socket.AF_UNIX) as server:
         # The path appears once calls can connect: callers wait for it.
         server.bind(f"{place}.new")
@@ -69,6 +71,18 @@ def _serve(place: str) -> None:
                     os.close(stream)
                 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
                 connection.sendall(str(status % 256).encode())
+
+
+def _trace_once() -> None:
+    """Of a checkpoint that several pages export one trace is made, and torch's tables are read."""
+    import torch
+
+    from flowvec_export.assembly.tracing import module_to_onnx
+    from tests import trace_memo
+
+    torch.set_num_threads(1)  # threads would be missing in the processes that are forked
+    trace_memo.remember_traces_in(os.environ["FLOWVEC_TRACES"])
+    module_to_onnx(torch.nn.Linear(2, 2), 2)
 
 
 def _run(call: dict[str, object], streams: list[int]) -> None:

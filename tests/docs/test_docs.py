@@ -71,7 +71,8 @@ def fork() -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory(prefix="flowvec-docs-") as folder:
         place = Path(folder) / "socket"
         command = [sys.executable, "-m", "tests.docs.forking", str(place)]
-        with subprocess.Popen(command, cwd=ROOT) as server:
+        environment = {"FLOWVEC_TRACES": str(Path(folder) / "traces"), **os.environ}
+        with subprocess.Popen(command, cwd=ROOT, env=environment) as server:
             try:
                 while not place.exists():
                     assert server.poll() is None
