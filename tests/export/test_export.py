@@ -51,7 +51,7 @@ def test_a_bundle_gives_transformers_vectors(checkpoint, tmp_path, architecture,
 @pytest.mark.parity
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_ids_are_transformers(checkpoint, tmp_path, architecture) -> None:
-    folder = checkpoint(architecture)
+    folder = checkpoint(architecture, num_hidden_layers=DEEP)  # which has been traced
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     strange = [*TEXTS, "\x00", "👩\u200d👧", "שלום", "漢字", "e\u0301", "  two  spaces ", "x" * 999]
     with Encoder.load(export(folder, tmp_path / "b").path, provider="cpu") as encoder:
@@ -194,13 +194,13 @@ def test_float16_weights_halve_the_file_and_pass_the_gate(checkpoint, tmp_path, 
 @pytest.mark.exports
 def test_positions_limit_the_length_if_the_tokenizer_does_not(checkpoint, tmp_path) -> None:
     """RoBERTa's position table has rows before the first token's."""
-    for architecture in ("roberta", "mpnet", "bert"):
-        copy = Path(shutil.copytree(checkpoint(architecture), tmp_path / architecture))
+    for name in ("roberta", "mpnet", "bert"):
+        copy = shutil.copytree(checkpoint(name, num_hidden_layers=DEEP), tmp_path / name)
         file = copy / "tokenizer_config.json"
         settings = json.loads(file.read_text())
         del settings["model_max_length"]
         file.write_text(json.dumps(settings))
-        bundle = export(copy, tmp_path / f"{architecture}-bundle")
+        bundle = export(copy, tmp_path / f"{name}-bundle")
         assert bundle.manifest.max_length == POSITIONS
 
 

@@ -27,7 +27,7 @@ from flowvec.errors import ExportError
 from flowvec_export import export
 from flowvec_export.assembly.parity import Parity
 from flowvec_export.sources.load import read_source
-from tests.export.conftest import POSITIONS, TEXTS, WIDTH
+from tests.export.conftest import DEEP, POSITIONS, TEXTS, WIDTH
 
 
 def make(folder: Path, source: Path, *modules: Any, **options: Any) -> SentenceTransformer:
@@ -54,7 +54,7 @@ def assert_same(
 @pytest.mark.parity
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"])
 def test_transformer_pooling_and_normalize(checkpoint, tmp_path, architecture) -> None:
-    source = checkpoint(architecture)
+    source = checkpoint(architecture, num_hidden_layers=DEEP)  # which test_export.py traces
     model = make(tmp_path / "st", source, Pooling(WIDTH, "mean"), Normalize())
     encoder = assert_same(model, tmp_path / "st", tmp_path)
     assert encoder.info().normalised
