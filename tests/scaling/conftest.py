@@ -15,9 +15,14 @@ from tests.faults.bucket_server import bucket_server
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _keys() -> Iterator[None]:
-    """Keys of the S3 server, which the processes of a cluster have from its start."""
+def _environment() -> Iterator[None]:
+    """What the processes of a cluster have from its start.
+
+    Keys of the S3 server; and the tests' own priority: Ray gives its workers a low one, with which
+    they wait for all that runs beside them.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("AWS_ACCESS_KEY_ID", "a")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
         yield

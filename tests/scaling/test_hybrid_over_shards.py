@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -142,7 +143,10 @@ def _assert_same(ours: list[list[Hit]], theirs: list[list[Hit]]) -> None:
         np.testing.assert_allclose(given, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("fusion", ["weights", "ranks"])
+# Where scores decide, each fusion is tried with each metric, and else one with each.
+SCORES = {"vector_weight", "min_score"}
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -165,26 +169,31 @@ def _assert_same(ours: list[list[Hit]], theirs: list[list[Hit]]) -> None:
     ids=str,
 )
 def test_a_hybrid_search_finds_what_one_collection_finds(
-    whole: Collection, searcher: ShardedSearcher, fusion: Any, options: dict[str, Any]
+    whole: Collection, searcher: ShardedSearcher, options: dict[str, Any]
 ) -> None:
     dense, sparse = _queries(len(TEXTS))
-    for given in ({"sparse": sparse}, {}):
+    fusions = ["weights", "ranks"]
+    if options and not SCORES & options.keys():
+        fusions = ["weights"] if whole.info().metric == "ip" else ["ranks"]
+    for fusion, given in itertools.product(fusions, ({"sparse": sparse}, {})):
         if "sparse_weight" in options and not given:
             continue
         wanted = {"k": 20, "texts": TEXTS, "hybrid": True, "fusion": fusion, **options, **given}
         found = searcher.search_batch(dense, **wanted)
         assert found.missing == {}
         _assert_same(found.hits, whole.search_batch(dense, **wanted))
-    one = searcher.search(
-        dense[0], text=TEXTS[0], sparse=sparse[0], hybrid=True, with_vectors=True, k=3
-    )
-    assert [hit.vector.tolist() for hit in one.hits[0] if hit.vector is not None] == [
-        hit.vector.tolist()
-        for hit in whole.search(
-            dense[0], 3, text=TEXTS[0], sparse=sparse[0], hybrid=True, with_vectors=True
-        )
-        if hit.vector is not None
-    ]
+
+
+def test_a_hybrid_search_gives_the_vectors_of_its_hits(
+    whole: Collection, searcher: ShardedSearcher
+) -> None:
+    dense, sparse = _queries(1)
+    wanted: dict[str, Any] = {"text": TEXTS[0], "sparse": sparse[0], "hybrid": True,
+                              "with_vectors": True}  # fmt: skip
+    hits = (searcher.search(dense[0], 3, **wanted).hits[0], whole.search(dense[0], 3, **wanted))
+    ours, theirs = ([h.vector.tolist() for h in of if h.vector is not None] for of in hits)
+    assert ours == theirs
+    assert len(ours) == 3
 
 
 @pytest.mark.parametrize(

@@ -204,8 +204,9 @@ def sharded(tmp_path_factory: pytest.TempPathFactory, mini: Encoder, texts) -> P
     return folder / "c"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def searcher(sharded: Path, mini: Encoder):
+    """For all tests: each shard is a process, which takes seconds to start."""
     with ShardedSearcher(sharded, encoder=mini, cpus_per_shard=0.1, timeout=60) as searcher:
         assert searcher.rows() == 1500
         yield searcher
@@ -276,7 +277,7 @@ def test_a_shard_that_dies_is_named_and_comes_back(searcher: ShardedSearcher) ->
 
 
 def test_wrong_questions_are_errors(
-    sharded: Path, tiny: Encoder, searcher: ShardedSearcher, tmp_path: Path
+    sharded: Path, tiny: Encoder, mini: Encoder, searcher: ShardedSearcher, tmp_path: Path
 ) -> None:
     with pytest.raises(InputValueError):
         searcher.search(np.ones(3, np.float32))
@@ -286,9 +287,10 @@ def test_wrong_questions_are_errors(
         ShardedSearcher(sharded, encoder=tiny)
     with pytest.raises(CollectionError, match="not a collection in shards"):
         ShardedSearcher(tmp_path)
-    searcher.close()
+    with ShardedSearcher(sharded, encoder=mini, cpus_per_shard=0.1) as closed:
+        pass
     with pytest.raises(ClosedError):
-        searcher.search("the cat")
+        closed.search("the cat")
 
 
 def test_the_commands_build_and_search_shards(
