@@ -6,6 +6,7 @@ unit tier starts no process. `pytest FOLDER` and `pytest -m TIER` run other tier
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 from collections import Counter
@@ -52,6 +53,7 @@ _TIER = pytest.StashKey[str]()
 _TESTS = Path(__file__).resolve().parent
 
 
+@functools.cache
 def of_place(path: Path) -> str | None:
     """The tier of all tests of a folder or file below tests/, or None if their marks decide."""
     if not path.is_relative_to(_TESTS):
