@@ -64,10 +64,8 @@ class Rotation {
     FLOWVEC_INLINE void turn(Number* numbers, Number* room) const {
         for (size_t round = 0; round < ROUNDS; round++) {
             std::memcpy(room, numbers, dim_ * sizeof(Number));
-            for (size_t i = 0; i < dim_; i++) {
-                numbers[i] = room[places_[round * dim_ + i]];
-                multiply(numbers[i], signs_[round * dim_ + i]);
-            }
+            for (size_t i = 0; i < dim_; i++)
+                multiply(room[places_[round * dim_ + i]], signs_[round * dim_ + i], numbers[i]);
             transform(numbers);
             if (part_ < dim_) transform(numbers + dim_ - part_);
         }
@@ -80,9 +78,12 @@ class Rotation {
     std::vector<float> signs_;
     std::vector<uint32_t> places_;  // which number comes to each place
 
-    static FLOWVEC_INLINE void multiply(float& x, float factor) { x *= factor; }
-    static FLOWVEC_INLINE void multiply(Group8& x, float factor) {
-        for (size_t r = 0; r < GROUP_ROWS; r++) x.row[r] *= factor;
+    // A copy that is multiplied in place would be read before it is written.
+    static FLOWVEC_INLINE void multiply(const float& x, float factor, float& product) {
+        product = x * factor;
+    }
+    static FLOWVEC_INLINE void multiply(const Group8& x, float factor, Group8& product) {
+        for (size_t r = 0; r < GROUP_ROWS; r++) product.row[r] = x.row[r] * factor;
     }
     static FLOWVEC_INLINE void butterfly(float& a, float& b) {
         const float sum = a + b, difference = a - b;
@@ -97,7 +98,7 @@ class Rotation {
             for (size_t start = 0; start < part_; start += 2 * half)
                 for (size_t i = start; i < start + half; i++)
                     butterfly(numbers[i], numbers[i + half]);
-        for (size_t i = 0; i < part_; i++) multiply(numbers[i], scale_);
+        for (size_t i = 0; i < part_; i++) multiply(numbers[i], scale_, numbers[i]);
     }
 };
 
@@ -183,11 +184,13 @@ FLOWVEC_INLINE void encode_group(const Group8* numbers, size_t dim, bool squared
         if (!(largest[r] > SMALLEST)) largest[r] = 0;
         chosen[r] = largest[r] > 0 ? MIDDLE / largest[r] : 0;
     }
+    // Loops over the rows of a group that are not unrolled become one instruction for all rows.
     for (const float share : SHARES) {
         float dots[GROUP_ROWS] = {}, squares[GROUP_ROWS] = {};
         for (size_t r = 0; r < GROUP_ROWS; r++)
             inverse[r] = largest[r] > 0 ? MIDDLE / (largest[r] * share) : 0;
         for (size_t i = 0; i < dim; i++)
+#pragma GCC unroll 1
             for (size_t r = 0; r < GROUP_ROWS; r++) {
                 // In units of the step: from -7.5 to 7.5.
                 const float x = numbers[i].row[r] * inverse[r];
@@ -207,6 +210,7 @@ FLOWVEC_INLINE void encode_group(const Group8* numbers, size_t dim, bool squared
     }
     float norms[GROUP_ROWS] = {};  // squared, in units of the step
     for (size_t i = 0; i < dim; i++)
+#pragma GCC unroll 1
         for (size_t r = 0; r < GROUP_ROWS; r++) {
             const float x = numbers[i].row[r] * chosen[r];
             norms[r] += x * x;

@@ -12,6 +12,7 @@
 
 #include "graph_file.h"
 #include "interface.h"
+#include "pairs.h"
 #include "postings.h"
 #include "scan.h"
 
@@ -282,5 +283,42 @@ FLOWVEC_API int flowvec_hnsw_codes_search(const flowvec::Codes* codes, const flo
             reinterpret_cast<std::atomic<uint8_t>*>(used)};
         codes->search({queries, count, k, first, last, allowed, reach, &vectors},
                       std::max<size_t>(threads, 1), rows, scores);
+    });
+}
+
+// --- pairs: see pairs.h --------------------------------------------------------------------------
+
+// The rows must stay where they are.
+FLOWVEC_API int flowvec_hnsw_pairs_create(const float* rows, size_t count, size_t dim,
+                                          flowvec::PairScan** result) {
+    return guarded([&] {
+        check_sizes(dim, 2);
+        *result = new flowvec::PairScan(rows, count, dim);
+    });
+}
+
+FLOWVEC_API void flowvec_hnsw_pairs_free(flowvec::PairScan* scan) { delete scan; }
+
+// Encodes so many more rows.
+FLOWVEC_API int flowvec_hnsw_pairs_add(flowvec::PairScan* scan, size_t count, size_t threads) {
+    return guarded([&] { scan->add(count, std::max<size_t>(threads, 1)); });
+}
+
+// The k best pairs of a row from `first` to before `last` with a later one, whose products reach a
+// floor, and how many there are: SIZE_MAX if that takes more than `most` products.
+FLOWVEC_API int flowvec_hnsw_pairs_best(const flowvec::PairScan* scan, size_t first, size_t last,
+                                        size_t k, float floor, size_t most, size_t threads,
+                                        float* scores, int64_t* pairs, size_t* count) {
+    return guarded([&] {
+        flowvec::BestPairs best(k, floor);
+        *count = SIZE_MAX;
+        if (!scan->offer(first, last, most, std::max<size_t>(threads, 1), best)) return;
+        const auto& hits = best.sorted();
+        for (size_t i = 0; i < hits.size(); i++) {
+            scores[i] = hits[i].score;
+            pairs[2 * i] = int64_t(hits[i].left);
+            pairs[2 * i + 1] = int64_t(hits[i].right);
+        }
+        *count = hits.size();
     });
 }

@@ -18,6 +18,8 @@ from flowvec.encoder.argument import check_encoder
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.postprocess import normalize
 from flowvec.errors import InputTypeError, InputValueError
+from flowvec.hnsw import PairScan, has_fast_scan
+from flowvec.machine import available_cores
 from flowvec.sequences import python_values
 from flowvec.vectors import top_k as nearest
 
@@ -28,6 +30,14 @@ Indices = npt.NDArray[np.int64]
 TextsOrVectors = Iterable[str] | npt.ArrayLike
 
 _BLOCK_ELEMENTS = 1 << 23  # scores held at once: 32 MiB of float32
+
+# Pairs are scanned, with the help of codes, if there are so many rows, and if few pairs are among
+# the best: this share of all, or those with a high score. See bench/log/2026-11-29.md.
+_LEAST_SCANNED, _MOST_FOUND, _HIGH_FLOOR = 2000, 1 / 1500, 0.5
+# If a larger share of a step's scores may be among the best, products of matrices are faster.
+_MOST_COMPUTED = 1 / 16
+# Numbers of pairs that are scanned in one step: about 100 ms. Ctrl-C waits for a step.
+_SCANNED_NUMBERS = 1 << 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +61,11 @@ def most_similar_pairs(
     top_k: int = 1000,
     threshold: float | None = None,
 ) -> list[Pair]:
-    """The most similar of all pairs of items. Every pair is compared.
+    """The most similar of all pairs of items: exactly, with scores in float32.
 
-    10,000 items are 50 million pairs. Memory does not grow with their number.
+    10,000 items are 50 million pairs. Memory does not grow with their number. From 2,000 items on,
+    codes of the vectors tell of most pairs that their cosine is too low, where the processor has
+    AVX2; the others are computed.
 
         >>> texts = ["A man is eating.", "Stocks fell.", "A man eats."]
         >>> [(p.left, p.right) for p in most_similar_pairs(texts, encoder=Encoder.load("mini"))]
@@ -86,35 +98,74 @@ def best_pairs(
     """The `top_k` pairs of rows with the largest dot product, of those that reach a floor.
 
     Args:
-        rows: float32 (items, dim).
+        rows: of length 1 or 0, float32 (items, dim).
         top_k: how many pairs, at least 1.
         floor: least dot product.
         most_elements: scores held at once.
     """
-    count = len(rows)
-    scores = np.empty(0, dtype=np.float32)
-    pairs = np.empty((0, 2), dtype=np.int64)
-    step = max(1, most_elements // max(count, 1))
-    for first in range(0, count - 1, step):
+    best = _BestPairs(top_k, floor)
+    first = _scan(rows, best) if _is_scan_worth_it(rows, top_k, floor) else 0
+    _compare(rows, first, best, most_elements)
+    return [
+        Pair(score, left, right)
+        for score, (left, right) in zip(best.scores.tolist(), best.pairs.tolist(), strict=True)
+    ]
+
+
+class _BestPairs:
+    """The best of the pairs so far, best first."""
+
+    def __init__(self, top_k: int, floor: float) -> None:
+        self.top_k, self.floor = top_k, floor
+        self.scores = np.empty(0, dtype=np.float32)
+        self.pairs = np.empty((0, 2), dtype=np.int64)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.scores) == self.top_k
+
+    def add(self, scores: Floats, pairs: Indices) -> None:
+        """Take pairs of later rows; of equal scores, earlier pairs stay."""
+        scores = np.concatenate((self.scores, scores))
+        pairs = np.concatenate((self.pairs, pairs))
+        kept = np.argsort(-scores, kind="stable")[: self.top_k]
+        self.scores, self.pairs = scores[kept], pairs[kept]
+        if self.is_full:
+            self.floor = max(self.floor, float(self.scores[-1]))
+
+
+def _is_scan_worth_it(rows: Floats, top_k: int, floor: float) -> bool:
+    """Whether few pairs are likely to be among the best, so that codes rule out the others."""
+    pairs = len(rows) * (len(rows) - 1) // 2
+    are_few = top_k <= _MOST_FOUND * pairs or floor >= _HIGH_FLOOR
+    return len(rows) >= _LEAST_SCANNED and rows.shape[1] > 0 and are_few and has_fast_scan()
+
+
+def _scan(rows: Floats, best: _BestPairs) -> int:
+    """Find the best pairs by codes, as long as that is fast; returns the first row that is left."""
+    scan = PairScan(rows, available_cores())
+    step = max(1, _SCANNED_NUMBERS // rows.size)
+    for first in range(0, len(rows), step):
+        last = min(first + step, len(rows))
+        pairs = (last - first) * (2 * len(rows) - first - last - 1) // 2
+        found = scan.best(first, last, best.top_k, best.floor, int(_MOST_COMPUTED * pairs) + 1)
+        if found is None:
+            return first
+        best.add(*found)
+    return len(rows)
+
+
+def _compare(rows: Floats, start: int, best: _BestPairs, most_elements: int) -> None:
+    """Compute the scores of all pairs of a row from `start` on with a later one."""
+    step = max(1, most_elements // max(len(rows), 1))
+    for first in range(start, len(rows) - 1, step):
         block: Floats = rows[first : first + step] @ rows[first + 1 :].T
         # Row i of the block is item first + i, column j is item first + 1 + j: i <= j are pairs.
         for i in range(1, len(block)):
             block[i, :i] = -np.inf
-        full = len(scores) == top_k
-        best = _best(block.ravel(), top_k, floor, strictly=full)
-        left, right = np.divmod(best, block.shape[1])
-        new = np.stack((left + first, right + first + 1), axis=1)
-        # Earlier pairs come first, so that among equal scores the smaller indices stay.
-        scores = np.concatenate((scores, block.ravel()[best]))
-        pairs = np.concatenate((pairs, new))
-        kept = np.argsort(-scores, kind="stable")[:top_k]
-        scores, pairs = scores[kept], pairs[kept]
-        if len(scores) == top_k:
-            floor = max(floor, float(scores[-1]))
-    return [
-        Pair(score, left, right)
-        for score, (left, right) in zip(scores.tolist(), pairs.tolist(), strict=True)
-    ]
+        found = _best(block.ravel(), best.top_k, best.floor, strictly=best.is_full)
+        left, right = np.divmod(found, block.shape[1])
+        best.add(block.ravel()[found], np.stack((left + first, right + first + 1), axis=1))
 
 
 def _best(scores: Floats, k: int, floor: float, *, strictly: bool) -> Indices:

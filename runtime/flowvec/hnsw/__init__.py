@@ -8,12 +8,14 @@ from flowvec.hnsw.codes import Codes, Places, checksums, has_fast_scan
 from flowvec.hnsw.graph import HnswGraph, Space
 from flowvec.hnsw.inverted_file import best_rows
 from flowvec.hnsw.library import GraphFileError, HnswError
+from flowvec.hnsw.pair_scan import PairScan
 
 __all__ = [
     "Codes",
     "GraphFileError",
     "HnswError",
     "HnswGraph",
+    "PairScan",
     "Places",
     "Space",
     "best_rows",

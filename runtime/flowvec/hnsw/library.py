@@ -55,6 +55,12 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
         c_void_p, c_void_p, c_size_t, c_size_t, c_size_t, c_size_t, c_void_p, c_float, c_void_p,
         c_size_t, c_size_t, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p,
     ),
+    "pairs_create": (c_void_p, c_size_t, c_size_t, c_void_p),
+    "pairs_add": (c_void_p, c_size_t, c_size_t),
+    "pairs_best": (
+        c_void_p, c_size_t, c_size_t, c_size_t, c_float, c_size_t, c_size_t, c_void_p, c_void_p,
+        c_void_p,
+    ),
 }  # fmt: skip
 
 
@@ -75,7 +81,7 @@ def library() -> ctypes.CDLL:
     """
     path = Path(__file__).with_name(LIBRARY)
     lib = load_library(path, "flowvec_hnsw_", _VERSION, SIGNATURES)
-    for name in ("free", "codes_free"):
+    for name in ("free", "codes_free", "pairs_free"):
         free = getattr(lib, f"flowvec_hnsw_{name}")
         free.argtypes, free.restype = (c_void_p,), None
     for name in ("error", "simd", "scan_simd"):

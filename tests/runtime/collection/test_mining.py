@@ -20,6 +20,7 @@ from flowvec import (
 )
 from flowvec.collection.mining import best_pairs
 from flowvec.encoder.postprocess import normalize
+from flowvec.hnsw import has_fast_scan
 from tests.drawing import examples
 from tests.makers import unit
 
@@ -71,6 +72,49 @@ def test_equal_pairs_come_in_order_of_their_indices(block: int) -> None:
     same = np.full((9, 4), 0.5, dtype=np.float32)
     pairs = best_pairs(same, 12, -np.inf, most_elements=block)
     assert [(p.left, p.right) for p in pairs] == list(combinations(range(9), 2))[:12]
+
+
+def many_items(kind: str) -> np.ndarray:
+    """As many as are scanned."""
+    items = random_items(2300, 40, seed=3)
+    if kind == "equal":
+        items[700:1400] = items[:700]
+        items[2000:2020] = 0
+    elif kind == "alike":
+        items += 30
+    elif kind == "huge":
+        items *= np.float32(1e18)
+    elif kind == "dense at the end":  # so many near pairs that they are computed by blocks
+        items[1200:] = items[0] + random_items(1100, 40, seed=4) * np.float32(0.01)
+    return items
+
+
+@pytest.mark.parametrize("kind", ["random", "equal", "alike", "huge", "dense at the end"])
+def test_a_scan_and_blocks_find_the_same_pairs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = many_items(kind)
+    for options in ({"top_k": 1}, {"top_k": 900}, {"threshold": 0.5, "top_k": 10**7}):
+        monkeypatch.setattr("flowvec.collection.mining._SCANNED_NUMBERS", 1 << 26)
+        scanned = most_similar_pairs(items, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr("flowvec.collection.mining.has_fast_scan", lambda: False)
+            blocks = most_similar_pairs(items, **options)
+        assert len(scanned) == pytest.approx(len(blocks), abs=2)
+        common = min(len(scanned), len(blocks))
+        for ours, theirs in ((scanned, blocks), (blocks, scanned)):
+            least = theirs[common - 1].score
+            known = {(p.left, p.right): p.score for p in theirs}
+            for p in ours[:common]:
+                assert p.score == pytest.approx(known.get((p.left, p.right), least), abs=2e-6)
+
+
+def test_many_pairs_are_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the processor has a fast scan, blocks are not compared."""
+    if not has_fast_scan():
+        pytest.skip("this processor has no fast scan")
+    monkeypatch.setattr("flowvec.collection.mining._best", None)
+    assert len(most_similar_pairs(many_items("random"), top_k=50)) == 50
+    with pytest.raises(TypeError):
+        most_similar_pairs(random_items(100), top_k=50)
 
 
 def test_pairs_of_texts_are_pairs_of_their_vectors(tiny: Encoder) -> None:

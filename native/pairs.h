@@ -1,0 +1,297 @@
+// The best pairs of many rows: exactly, though most scores are not computed, but bounded by codes.
+//
+// Vectors have length 1 or 0. With a centre c, q' = q - c and x' = x - c, a product <q, x> of at
+// least t means |q' - x'|^2 <= 2 - 2 t, that is
+//
+//     2 <q', x'> - |x'|^2 >= |q'|^2 - (2 - 2 t).
+//
+// A code of x stands for a vector y with <x', y> = |x'|^2 (see codes.h). So the error x' - y is at
+// right angles to x', and only the part of q' counts that is, too. That is not longer than q', nor
+// than q' - x':
+//
+//     <q', x' - y> <= min(|q'|, sqrt(2 - 2 t)) |x' - y|.
+//
+// Rounding q' to 8 bits changes <q', y> by at most |r| |y|, if r is what is lost. And if only the
+// first numbers of both are multiplied, then the lengths of the others say how much they may add.
+#pragma once
+
+#include "scan.h"
+
+namespace flowvec {
+
+// Added to what may be reached, for rounding in float32. Most of it is for the length of an error,
+// the root of a difference: of sums of dim numbers, each wrong by 6e-8 at most.
+constexpr float ROUNDING = 1.0f / 128;
+
+struct PairHit {
+    float score;
+    size_t left, right;
+    // Of equal scores, the pair that comes first is better.
+    bool operator<(const PairHit& other) const {
+        if (score != other.score) return score > other.score;
+        return left != other.left ? left < other.left : right < other.right;
+    }
+};
+
+// Rows in 8 bits. A row's scale times its numbers is nearly q', and `bias` is MIDDLE times the sum
+// of that, `part_bias` of its first part. Lengths are those of q', of what rounding changed, and of
+// the numbers behind the first part.
+struct RoundedRows {
+    size_t stride;  // numbers of a row
+    std::vector<int8_t> numbers;
+    std::vector<float> scales, biases, part_biases, lengths, roundings, rests;
+
+    RoundedRows(size_t count, size_t width)
+        : stride(width), numbers(count * width), scales(count), biases(count), part_biases(count),
+          lengths(count), roundings(count), rests(count) {}
+};
+
+// Rotates a group of rows, encodes it and rounds it. Behind the last number of `group` are zeros,
+// and `room` is for as many. `rests` gets the lengths of codes behind the first part, as factors.
+FLOWVEC_INLINE void add_group(const Rotation& rotation, const float* rows, size_t count, size_t dim,
+                              const float* centre, size_t part, Group8* numbers, Chunk& chunk,
+                              size_t group, size_t row, RoundedRows& rounded, float* rests) {
+    const size_t width = rounded.stride;
+    rotate_and_encode(rotation, rows, dim, centre, true, part, numbers, chunk, group, 0, count);
+    float largest[GROUP_ROWS] = {}, scales[GROUP_ROWS], inverse[GROUP_ROWS];
+    float squares[2][GROUP_ROWS] = {}, lost[GROUP_ROWS] = {};
+    int sums[2][GROUP_ROWS] = {};
+    for (size_t i = 0; i < dim; i++)
+        for (size_t r = 0; r < GROUP_ROWS; r++) {
+            const float x = std::fabs(numbers[i].row[r]);
+            largest[r] = x > largest[r] ? x : largest[r];
+        }
+    for (size_t r = 0; r < GROUP_ROWS; r++) {
+        scales[r] = largest[r] > SMALLEST ? largest[r] / 127 : 0;
+        inverse[r] = scales[r] > 0 ? 1 / scales[r] : 0;
+    }
+    for (size_t behind = 0; behind < 2; behind++)
+        for (size_t i = behind ? 8 * part : 0; i < (behind ? width : 8 * part); i++)
+#pragma GCC unroll 1
+            for (size_t r = 0; r < GROUP_ROWS; r++) {
+                const float x = numbers[i].row[r];
+                const int number = int(x * inverse[r] + 128.5f) - 128;  // from -127 to 127
+                const float loss = x - scales[r] * float(number);
+                squares[behind][r] += x * x;
+                lost[r] += loss * loss;
+                sums[behind][r] += number;
+                numbers[i].row[r] = float(number);
+            }
+    const uint8_t* codes = chunk.codes + (CHUNK_GROUPS * part + group * (width / 8 - part)) * 32;
+    for (size_t r = 0; r < count; r++) {
+        int8_t* own = &rounded.numbers[(row + r) * width];
+        for (size_t i = 0; i < width; i++) own[i] = int8_t(numbers[i].row[r]);
+        rounded.scales[row + r] = scales[r];
+        rounded.part_biases[row + r] = MIDDLE * scales[r] * float(sums[0][r]);
+        rounded.biases[row + r] = MIDDLE * scales[r] * float(sums[0][r] + sums[1][r]);
+        rounded.lengths[row + r] = std::sqrt(squares[0][r] + squares[1][r]);
+        rounded.roundings[row + r] = std::sqrt(lost[r]);
+        // Rounded numbers are longer by not more than what rounding changed.
+        rounded.rests[row + r] = std::sqrt(squares[1][r]) + rounded.roundings[row + r];
+        float levels = 0;
+        for (size_t octet = 0; octet < width / 8 - part; octet++)
+            for (size_t j = 0; j < 4; j++) {
+                const uint8_t pair = codes[(octet * GROUP_ROWS + r) * 4 + j];
+                const float low = float(pair & 15) - MIDDLE, high = float(pair >> 4) - MIDDLE;
+                levels += low * low + high * high;
+            }
+        rests[r] = chunk.factors[group * GROUP_ROWS + r] * std::sqrt(levels);
+    }
+}
+
+inline void add_group_base(const Rotation& rotation, const float* rows, size_t count, size_t dim,
+                           const float* centre, size_t part, Group8* numbers, Chunk& chunk,
+                           size_t group, size_t row, RoundedRows& rounded, float* rests) {
+    add_group(rotation, rows, count, dim, centre, part, numbers, chunk, group, row, rounded, rests);
+}
+#if defined(__GNUC__) && defined(__x86_64__)
+FLOWVEC_AVX2 inline void add_group_avx2(const Rotation& rotation, const float* rows, size_t count,
+                                        size_t dim, const float* centre, size_t part,
+                                        Group8* numbers, Chunk& chunk, size_t group, size_t row,
+                                        RoundedRows& rounded, float* rests) {
+    add_group(rotation, rows, count, dim, centre, part, numbers, chunk, group, row, rounded, rests);
+}
+#endif
+
+// The best of this processor, as for `kernels`.
+inline decltype(&add_group_base) add_group_kernel() {
+#if defined(__GNUC__) && defined(__x86_64__)
+    if (std::strcmp(kernels().name, "base")) return add_group_avx2;
+#endif
+    return add_group_base;
+}
+
+// The k best pairs of those that are offered, in any order and by any number of threads.
+class BestPairs {
+  public:
+    BestPairs(size_t k, float floor) : k_(k), floor_(floor) {}
+
+    // The least score of a pair that may be among them.
+    float floor() const { return floor_.load(std::memory_order_relaxed); }
+
+    void take(std::vector<PairHit>& hits) {
+        if (hits.empty()) return;
+        const std::lock_guard<std::mutex> lock(mutex_);
+        for (const auto& hit : hits) {
+            if (best_.size() == k_) {
+                if (!(hit < best_.front())) continue;
+                std::pop_heap(best_.begin(), best_.end());
+                best_.pop_back();
+            }
+            best_.push_back(hit);
+            std::push_heap(best_.begin(), best_.end());
+        }
+        hits.clear();
+        if (best_.size() == k_) floor_ = best_.front().score;
+    }
+
+    // Best first; nothing may be offered any more.
+    const std::vector<PairHit>& sorted() {
+        std::sort_heap(best_.begin(), best_.end());
+        return best_;
+    }
+
+  private:
+    size_t k_;
+    std::atomic<float> floor_;
+    std::mutex mutex_;
+    std::vector<PairHit> best_;  // a heap whose first is the worst
+};
+
+// Rows of length 1 or 0, which stay where they are, and their codes. One thread at a time.
+class PairScan {
+  public:
+    PairScan(const float* rows, size_t count, size_t dim)
+        : rows_(rows), count_(count), dim_(dim), octets_((dim + 7) / 8),
+          // Three quarters of the numbers tell of nearly all pairs that they are far away.
+          part_(octets_ < LEAST_DIVIDED ? octets_ : octets_ * 3 / 4 / 4 * 4), rotation_(dim, 0),
+          centre_(dim), rounded_(count, octets_ * 8),
+          rests_((count + GROUP_ROWS - 1) / GROUP_ROWS * GROUP_ROWS) {
+        const size_t averaged = std::min(count, MOST_AVERAGED);
+        std::vector<double> sums(dim);
+        for (size_t row = 0; row < averaged; row++)
+            for (size_t i = 0; i < dim; i++) sums[i] += rows[row * dim + i];
+        for (size_t i = 0; i < dim; i++) {
+            centre_[i] = float(sums[i] / double(std::max<size_t>(averaged, 1)));
+            longest_ += centre_[i] * centre_[i];
+        }
+        longest_ = 2 * (1 + std::sqrt(longest_));
+    }
+
+    // Encodes more rows.
+    void add(size_t count, size_t threads) {
+        const size_t end = std::min(count_, encoded_ + count);
+        const size_t group_bytes = octets_ * 4 * GROUP_ROWS;
+        while (chunks_.size() * CHUNK_ROWS < end)
+            chunks_.emplace_back(new Chunk(CHUNK_GROUPS * group_bytes));
+        const auto add = add_group_kernel();
+        const size_t first = encoded_ / CHUNK_ROWS;
+        in_threads(chunks_.size() - first, threads, [&](size_t task) {
+            std::vector<Group8> numbers(2 * octets_ * 8);
+            const size_t last = std::min(end, (first + task + 1) * CHUNK_ROWS);
+            for (size_t row = (first + task) * CHUNK_ROWS; row < last; row += GROUP_ROWS)
+                add(rotation_, rows_ + row * dim_, std::min(GROUP_ROWS, last - row), dim_,
+                    centre_.data(), part_, numbers.data(), *chunks_[first + task],
+                    row % CHUNK_ROWS / GROUP_ROWS, row, rounded_, &rests_[row]);
+        });
+        encoded_ = end;
+    }
+
+    // Offers pairs of a row from `first` to before `last` with a later one; false if that takes
+    // more than `most` products.
+    bool offer(size_t first, size_t last, size_t most, size_t threads, BestPairs& best) const {
+        if (encoded_ < count_ || last > count_) throw ArgumentError("not all rows have codes");
+        std::atomic<size_t> computed{0};
+        const size_t tasks = first < last ? (last - first - 1) / QUERIES_OF_TASK + 1 : 0;
+        in_threads(tasks, threads, [&](size_t task) {
+            const size_t begin = first + task * QUERIES_OF_TASK;
+            const size_t end = std::min(last, begin + QUERIES_OF_TASK);
+            std::vector<PairHit> hits;
+            for (size_t chunk = (begin + 1) / CHUNK_ROWS; chunk < chunks_.size(); chunk++)
+                for (size_t row = begin; row < end; row += TILE) {
+                    if (computed > most) return;
+                    computed += compare(row, std::min(TILE, end - row), chunk, best.floor(), hits);
+                    best.take(hits);
+                }
+        });
+        return computed <= most;
+    }
+
+  private:
+    static constexpr size_t MOST_AVERAGED = 10000;
+    // Vectors of fewer octets are compared at once.
+    static constexpr size_t LEAST_DIVIDED = 20;
+
+    const float* rows_;
+    size_t count_, dim_, octets_, part_;  // `part_` octets are compared first
+    Rotation rotation_;
+    std::vector<float> centre_;
+    RoundedRows rounded_;
+    std::vector<float> rests_;  // lengths of codes behind the first part
+    std::vector<std::unique_ptr<Chunk>> chunks_;
+    size_t encoded_ = 0;
+    float longest_ = 0;  // 2 |x'| is not longer
+    const ScanKernels* kernels_ = &scan_kernels();
+
+    // Finds pairs of some rows with later rows of a chunk, and returns how many were computed.
+    size_t compare(size_t first, size_t size, size_t number, float floor,
+                   std::vector<PairHit>& hits) const {
+        const Chunk& chunk = *chunks_[number];
+        const size_t start = number * CHUNK_ROWS, to = std::min(CHUNK_ROWS, count_ - start);
+        const size_t part_bytes = part_ * 4 * GROUP_ROWS;
+        const size_t rest_bytes = (octets_ - part_) * 4 * GROUP_ROWS;
+        const uint8_t* rests = chunk.codes + CHUNK_GROUPS * part_bytes;
+        const float distance = 2 - 2 * floor;  // squared
+        const float farthest = std::sqrt(std::max(distance, 0.0f));
+        const float root = std::sqrt(float(dim_));  // deviations are lengths divided by it
+        Tile part, whole;
+        part.numbers = &rounded_.numbers[first * rounded_.stride];
+        whole.numbers = part.numbers + part_ * 8;
+        part.stride = whole.stride = rounded_.stride;
+        part.octets = part_;
+        whole.octets = octets_ - part_;
+        part.gain = whole.gain = 1;
+        for (size_t i = 0; i < size; i++) {
+            const size_t row = first + i;
+            const float length = rounded_.lengths[row], rounding = rounded_.roundings[row];
+            part.scales[i] = whole.scales[i] = rounded_.scales[row];
+            part.biases[i] = rounded_.part_biases[row];
+            whole.biases[i] = rounded_.biases[row];
+            // |y| is not longer than x' and the error together.
+            part.reaches[i] = whole.reaches[i] = root * (std::min(length, farthest) + rounding);
+            part.length_reaches[i] = rounded_.rests[row];
+            whole.length_reaches[i] = rounding;
+            whole.thresholds[i] = length * length - distance - ROUNDING;
+            part.thresholds[i] = whole.thresholds[i] - rounding * longest_;
+        }
+        const auto compare_group = kernels_->compare[size - 1];
+        const auto dot = kernels().dot;
+        const size_t from = first + 1 > start ? (first + 1 - start) / GROUP_ROWS * GROUP_ROWS : 0;
+        size_t computed = 0;
+        Estimates estimates;
+        for (size_t at = from; at < to; at += GROUP_ROWS) {
+            const size_t group = at / GROUP_ROWS;
+            GroupFacts facts = {chunk.factors + at, chunk.deviations + at, &rests_[start + at],
+                                chunk.offsets + at};
+            if (!compare_group(chunk.codes + group * part_bytes, facts, part, estimates)) continue;
+            facts.lengths = chunk.lengths + at;
+            for (size_t i = 0; i < size; i++) {
+                if (!estimates.marks[i]) continue;
+                if (whole.octets && !kernels_->compare_rest(rests + group * rest_bytes, facts,
+                                                            whole, i, estimates))
+                    continue;
+                for (size_t r = 0; estimates.marks[i] >> r; r++) {
+                    const size_t left = first + i, right = start + at + r;
+                    if (!(estimates.marks[i] >> r & 1) || right <= left || right >= count_)
+                        continue;
+                    const float score = dot(rows_ + left * dim_, rows_ + right * dim_, dim_);
+                    if (score >= floor) hits.push_back({score, left, right});
+                    computed++;
+                }
+            }
+        }
+        return computed;
+    }
+};
+
+}  // namespace flowvec

@@ -1,0 +1,148 @@
+"""The best pairs of a scan are those of comparing all pairs, with the same scores."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from flowvec.encoder.postprocess import normalize
+from flowvec.hnsw import HnswError, PairScan
+
+ALL = 1 << 40  # products: no limit
+KERNELS = ("base", "avx2")
+
+
+@pytest.fixture(params=KERNELS)
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each set of kernels, as far as the processor has it."""
+    monkeypatch.setenv("FLOWVEC_HNSW_SIMD", request.param)
+    return str(request.param)
+
+
+def unit_rows(count: int, dim: int, seed: int = 0, noise: float = 0.4) -> np.ndarray:
+    """Clusters of rows of length 1."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(1 + count // 20, dim))
+    rows = centres[rng.integers(0, len(centres), count)] + noise * rng.normal(size=(count, dim))
+    return normalize(np.ascontiguousarray(rows, np.float32))
+
+
+def assert_best(
+    rows: np.ndarray, k: int, floor: float = -np.inf, threads: int = 2
+) -> tuple[np.ndarray, np.ndarray]:
+    """A scan finds the k best pairs; those whose scores differ by rounding may be exchanged."""
+    found = PairScan(rows, threads).best(0, len(rows), k, floor, ALL)
+    assert found is not None
+    scores, pairs = found
+    left, right = np.triu_indices(len(rows), 1)
+    exact = (rows.astype(np.float64) @ rows.astype(np.float64).T)[left, right]
+    expected = np.sort(exact[exact >= floor + 1e-6])[::-1][:k]
+    assert len(expected) <= len(scores) <= min(k, int((exact >= floor - 1e-6).sum()))
+    np.testing.assert_allclose(scores[: len(expected)], expected, atol=2e-6)
+    assert (pairs[:, 0] < pairs[:, 1]).all()
+    assert len({tuple(pair) for pair in pairs.tolist()}) == len(pairs)
+    own = (rows[pairs[:, 0]].astype(np.float64) * rows[pairs[:, 1]]).sum(1)
+    np.testing.assert_allclose(scores, own, atol=2e-6)
+    order = np.lexsort((pairs[:, 1], pairs[:, 0], -scores))
+    np.testing.assert_array_equal(order, np.arange(len(order)))
+    return found
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 7, 8, 9, 31, 64, 159, 160, 161, 255, 384, 400])
+def test_a_scan_finds_the_best_pairs(kernels: str, dim: int) -> None:
+    for count, noise in ((2, 0.4), (9, 0.4), (513, 0.05), (530, 3.0)):
+        rows = unit_rows(count, dim, seed=count, noise=noise)
+        for k in (1, 1000, count * count):
+            assert_best(rows, k)
+        for floor in (-1.5, 0.0, 0.9, 1.5):
+            assert_best(rows, 700, floor)
+
+
+@pytest.mark.parametrize("shift", [0.3, 3.0, 100.0])
+def test_rows_with_much_in_common(kernels: str, shift: float) -> None:
+    rng = np.random.default_rng(1)
+    rows = normalize((rng.normal(size=(600, 200)) + shift).astype(np.float32))
+    for k in (5, 800):
+        assert_best(rows, k)
+
+
+@pytest.mark.parametrize("dim", [384, 512, 511])
+def test_a_few_numbers_that_are_not_zero(kernels: str, dim: int) -> None:
+    """The rotation spreads them. Bounds hold without it, too."""
+    rows = np.zeros((600, dim), np.float32)
+    rows[:, dim - 3 :] = unit_rows(600, 3)
+    assert_best(rows, 500)
+    single = np.eye(dim, dtype=np.float32)
+    assert_best(np.concatenate([single, single[:40]]), 60)
+
+
+def test_pairs_just_below_a_floor_and_just_above_it(kernels: str) -> None:
+    """Bounds are not too narrow: pairs at any angle, of which each is the best one."""
+    rng = np.random.default_rng(2)
+    one, other = (normalize(rng.normal(size=(300, 300)).astype(np.float32)) for _ in range(2))
+    other = normalize(other - (one * other).sum(1, keepdims=True) * one)
+    for cosine in (0.2, 0.5, 0.8, 0.99):
+        near = normalize(np.float32(cosine) * one + np.float32(np.sqrt(1 - cosine**2)) * other)
+        rows = np.concatenate([one, near])
+        found = PairScan(rows).best(0, 600, 300, cosine - 1e-6, ALL)
+        assert found is not None
+        if cosine > 0.4:  # other pairs are farther
+            assert {tuple(p) for p in found[1].tolist()} == {(i, 300 + i) for i in range(300)}
+
+
+def test_equal_rows_and_zeros(kernels: str) -> None:
+    rows = np.repeat(unit_rows(40, 180), 12, axis=0)
+    rows[100:120] = 0
+    for k in (1, 50, 2000):
+        _, pairs = assert_best(rows, k)
+    same = np.full((600, 4), 0.5, np.float32)
+    scores, pairs = assert_best(same, 700)
+    assert (scores == 1).all()
+    left, right = np.triu_indices(600, 1)
+    assert pairs.tolist() == np.stack([left, right], 1)[:700].tolist()
+    assert_best(np.zeros((50, 5), np.float32), 40)
+
+
+def test_answers_do_not_depend_on_threads_or_steps(kernels: str) -> None:
+    rows = unit_rows(1100, 70)
+    expected = assert_best(rows, 300, threads=1)
+    for threads in (2, 5):
+        found = PairScan(rows, threads).best(0, 1100, 300, -np.inf, ALL)
+        assert found is not None
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+    scan = PairScan(rows)
+    parts = [scan.best(a, b, 300, -np.inf, ALL) for a, b in ((0, 1), (1, 700), (700, 1100))]
+    pairs = {tuple(pair) for part in parts if part for pair in part[1].tolist()}
+    assert pairs >= {tuple(pair) for pair in expected[1].tolist()}
+
+
+def test_too_many_products_are_no_answer(kernels: str) -> None:
+    rows = unit_rows(600, 40)
+    scan = PairScan(rows, 2)
+    assert scan.best(0, 600, 100_000, -np.inf, 600 * 599 // 2 - 1) is None
+    found = scan.best(0, 600, 100_000, -np.inf, 600 * 599 // 2)
+    assert found is not None
+    assert len(found[0]) == 100_000
+    few = scan.best(0, 600, 1000, 0.999, 20_000)
+    assert few is not None
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    scan = PairScan(unit_rows(20, 4))
+    for first, last in ((-1, 3), (5, 4), (0, 21)):
+        with pytest.raises(HnswError):
+            scan.best(first, last, 1, 0.0, ALL)
+    with pytest.raises(HnswError):
+        PairScan(np.zeros((3, 0), np.float32))
+    with pytest.raises(TypeError, match="pickled"):
+        pickle.dumps(scan)
+    for first, last in ((3, 3), (19, 20)):
+        found = scan.best(first, last, 5, -np.inf, ALL)
+        assert found is not None
+        assert found[0].shape == (0,)
+        assert found[1].shape == (0, 2)
+    nothing = PairScan(np.zeros((0, 4), np.float32)).best(0, 0, 5, -np.inf, ALL)
+    assert nothing is not None
