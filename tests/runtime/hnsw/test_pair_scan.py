@@ -122,10 +122,11 @@ def test_answers_do_not_depend_on_threads_or_steps(kernels: str) -> None:
 def test_too_many_products_are_no_answer(kernels: str) -> None:
     rows = unit_rows(600, 40)
     scan = PairScan(rows, 2)
-    assert scan.best(0, 600, 100_000, -np.inf, 600 * 599 // 2 - 1) is None
-    found = scan.best(0, 600, 100_000, -np.inf, 600 * 599 // 2)
+    pairs = 600 * 599 // 2
+    assert scan.best(0, 600, pairs, -np.inf, pairs - 1) is None
+    found = scan.best(0, 600, pairs, -np.inf, pairs)
     assert found is not None
-    assert len(found[0]) == 100_000
+    assert len(found[0]) == pairs
     few = scan.best(0, 600, 1000, 0.999, 20_000)
     assert few is not None
 
