@@ -34,7 +34,7 @@ class Places:
 
 
 def has_fast_scan() -> bool:
-    """Whether this processor has instructions that scans are written for: AVX2, or ARM's dotprod."""
+    """Whether this processor has instructions that scans are written for: AVX2 or ARM dotprod."""
     return bool(library().flowvec_hnsw_scan_simd() != b"base")
 
 
