@@ -275,7 +275,7 @@ class VectorTable:
         k = min(k, count)
         last = self._codes.ready(self.slots, self._mapped, self.vectors_of)
         scanned = count if last == self.slots else int(np.count_nonzero(eligible[first:last]))
-        if not self._codes.are_worth_it(k, scanned):
+        if not self._codes.scan_pays(k, scanned):
             return self.search(queries, k, mask, first)
         blocks = None if self._file is None else self._file.blocks.vectors
         used = None if blocks is None else np.zeros(len(blocks), np.uint8)
@@ -305,7 +305,9 @@ class VectorTable:
     @property
     def lacks_codes(self) -> bool:
         """Whether codes of some rows can be made, or should be written."""
-        return self._codes.lacks(self.slots) or self._codes.worth_writing(self._mapped)
+        if self._codes.lacks(self.slots):
+            return True
+        return not self._repaired and self._codes.worth_writing(self._mapped)
 
     @property
     def can_scan(self) -> bool:

@@ -162,6 +162,8 @@ class CodesFile:
                     if self.worth_writing(records):
                         self._write(records // self._rows)
                         self.read(records)
+                        # Otherwise what was written is not what was read.
+                        self._is_usable &= not self.worth_writing(records)
         except (OSError, CollectionError) as error:
             self._is_usable = False
             logger.info("codes stay in memory: %s: %s", self.path, error)

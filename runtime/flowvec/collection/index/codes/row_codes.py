@@ -71,7 +71,7 @@ class RowCodes:
         """Size of the codes that all processes share."""
         return 0 if self._file is None else self._file.mapped_bytes
 
-    def are_worth_it(self, k: int, eligible: int) -> bool:
+    def scan_pays(self, k: int, eligible: int) -> bool:
         """Whether a scan is the fastest search for the k nearest of so many rows with codes."""
         can = self.is_usable and eligible >= _LEAST_ESTIMATED
         return can and k <= _MOST_RESULTS * eligible
@@ -125,7 +125,7 @@ class RowCodes:
                 vectors = vectors_of(np.arange(self._covered, end))
                 threads = min(self._cores, 1 + len(vectors) // _ROWS_OF_ONE_CORE)
                 if not self._codes.add(vectors, threads):
-                    logger.warning("a vector is too long for codes: rows are compared exactly")
+                    logger.warning("a vector is longer than 1e18: rows are compared exactly")
                     self.is_usable = False
                 self._covered = end
         return self.is_usable and self._covered >= slots
