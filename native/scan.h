@@ -1,8 +1,7 @@
 // A scan of codes: the nearest rows of queries, from estimates of all scores.
 //
 // A row is a candidate if its score may be among the k best: if its estimate plus some standard
-// deviations is at least the k-th best estimate. The scores of candidates are computed from the
-// vectors.
+// deviations is at least the k-th best score so far. Scores are computed from the vectors.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -26,8 +24,8 @@ namespace flowvec {
 
 // Queries that a thread compares with a chunk while its codes are in the cache.
 constexpr size_t QUERIES_OF_TASK = 8 * TILE;
-// Candidates that are collected before those that no longer may be among the best are dropped.
-constexpr size_t LEAST_COLLECTED = 256;
+// Candidates that are collected before those that are no longer are dropped, or all are scored.
+constexpr size_t MOST_COLLECTED = 256;
 
 // Where the vectors of rows are: the first ones in blocks of a file, the others in memory.
 struct Vectors {
@@ -56,54 +54,102 @@ struct ScanHit {
     }
 };
 
-// The candidates of a query among the rows that were looked at.
+// The exact scores of rows for a query.
+struct Scorer {
+    const float* query;
+    const Vectors* vectors;
+    size_t dim;
+    bool squared;
+    // An estimate is of the score less this, or for distances, of this less the square.
+    float shift;
+    float rounding;  // how much a score may be wrong
+
+    float score(size_t row) const {
+        const float* vector = vectors->row(row, dim);
+        vectors->note(row);
+        return squared ? -std::sqrt(kernels().squared(query, vector, &dim))
+                       : kernels().dot(query, vector, dim);
+    }
+    void prefetch(size_t row) const {
+#if defined(__GNUC__)
+        const float* vector = vectors->row(row, dim);
+        for (size_t at = 0; at < dim; at += 16) __builtin_prefetch(vector + at);
+#else
+        (void)row;
+#endif
+    }
+    // The least estimate, without its error, of a row with this score.
+    float estimate_of(float score) const {
+        return (squared ? shift - score * score : score - shift) - rounding;
+    }
+};
+
+// The k best rows of a query among those that were looked at, and candidates that are not scored
+// yet.
+//
+// They are compared with the k-th best score so far, not with the k-th best estimate: of very many
+// estimates the best are too high, so where many rows have nearly the best score, that would leave
+// out most of them.
 class Candidates {
   public:
     float threshold = -std::numeric_limits<float>::infinity();
 
     explicit Candidates(size_t k) : k_(k) {}
 
-    void offer(size_t row, float estimate, float highest) {
-        found_.push_back({highest, row});
-        note(estimate);
-        if (found_.size() >= most_) {
-            drop();
-            most_ = std::max(LEAST_COLLECTED, 2 * found_.size());
+    // A row whose estimate is among the best is scored at once, since that may raise the threshold.
+    void offer(size_t row, float estimate, float highest, const Scorer& scorer) {
+        if (estimate >= threshold) {
+            keep({scorer.score(row), row}, scorer);
+            return;
         }
-    }
-
-    void take(const Candidates& other) {
-        found_.insert(found_.end(), other.found_.begin(), other.found_.end());
-        for (const float estimate : other.best_) note(estimate);
-    }
-
-    // Rows, ascending.
-    std::vector<size_t> rows() {
+        found_.push_back({row, highest});
+        if (found_.size() < MOST_COLLECTED) return;
         drop();
-        std::vector<size_t> rows;
-        for (const auto& hit : found_) rows.push_back(hit.row);
-        std::sort(rows.begin(), rows.end());
-        return rows;
+        if (found_.size() > MOST_COLLECTED / 2) score_all(scorer);
+    }
+
+    void take(const Candidates& other, const Scorer& scorer) {
+        found_.insert(found_.end(), other.found_.begin(), other.found_.end());
+        for (const auto& hit : other.best_) keep(hit, scorer);
+    }
+
+    // The k best, best first.
+    const std::vector<ScanHit>& sorted(const Scorer& scorer) {
+        drop();
+        score_all(scorer);
+        std::sort_heap(best_.begin(), best_.end());
+        return best_;
     }
 
   private:
-    size_t k_, most_ = LEAST_COLLECTED;
-    std::vector<float> best_;  // the k best estimates: a heap whose first is the worst
-    std::vector<ScanHit> found_;
+    struct Candidate {
+        size_t row;
+        float highest;
+    };
+    size_t k_;
+    std::vector<Candidate> found_;
+    std::vector<ScanHit> best_;  // a heap whose first is the worst
 
-    void note(float estimate) {
-        const auto worse = std::greater<float>();
+    void keep(const ScanHit& hit, const Scorer& scorer) {
         if (best_.size() == k_) {
-            if (!(estimate > best_.front())) return;
-            std::pop_heap(best_.begin(), best_.end(), worse);
+            if (!(hit < best_.front())) return;
+            std::pop_heap(best_.begin(), best_.end());
             best_.pop_back();
         }
-        best_.push_back(estimate);
-        std::push_heap(best_.begin(), best_.end(), worse);
-        if (best_.size() == k_) threshold = best_.front();
+        best_.push_back(hit);
+        std::push_heap(best_.begin(), best_.end());
+        if (best_.size() == k_) threshold = scorer.estimate_of(best_.front().score);
+    }
+    void score_all(const Scorer& scorer) {
+        for (size_t i = 0; i < found_.size(); i++) {
+            if (i + 1 < found_.size()) scorer.prefetch(found_[i + 1].row);
+            if (found_[i].highest >= threshold)
+                keep({scorer.score(found_[i].row), found_[i].row}, scorer);
+        }
+        found_.clear();
     }
     void drop() {
-        const auto is_far = [&](const ScanHit& hit) { return !(hit.score >= threshold); };
+        const auto is_far = [&](const Candidate& one) { return !(one.highest >= threshold); };
         found_.erase(std::remove_if(found_.begin(), found_.end(), is_far), found_.end());
     }
 };
@@ -221,7 +267,7 @@ class Codes {
             for (; chunk * CHUNK_ROWS < wanted.last; chunk++)
                 compare(wanted, queries, begin, end, chunk, found);
             for (size_t q = begin; q < end; q++)
-                rescore(wanted, q, found[q - begin], rows, scores);
+                write(wanted, q, found[q - begin].sorted(queries.scorers[q]), rows, scores);
         });
     }
 
@@ -236,6 +282,7 @@ class Codes {
         std::vector<int8_t> numbers;
         // Of the first part of the numbers, and of all.
         std::vector<float> scales, part_biases, biases, part_reaches, reaches, length_reaches;
+        std::vector<Scorer> scorers;
     };
 
     size_t dim_, octets_, part_;  // `part_` octets are compared first
@@ -283,6 +330,16 @@ class Codes {
                 rounded += rest * rest;
             }
             const float norm = float(std::sqrt(length));
+            const float* query = wanted.queries + q * dim_;
+            double middle = 0, centre = 0;  // <query, centre>, and the square of the centre's length
+            for (size_t i = 0; i < dim_; i++) {
+                middle += double(query[i]) * centre_[i];
+                centre += double(centre_[i]) * centre_[i];
+            }
+            const double lost = 1e-7 * (8 + double(dim_) / 64) * norm * std::sqrt(centre);
+            queries.scorers.push_back({query, wanted.vectors, dim_, squared_,
+                                       float(squared_ ? length : middle),
+                                       squared_ ? 0 : float(lost)});
             queries.scales.push_back(scale);
             queries.part_biases.push_back(MIDDLE * scale * float(part_sum));
             queries.biases.push_back(MIDDLE * scale * float(sum));
@@ -355,7 +412,7 @@ class Codes {
                             continue;
                         if (wanted.allowed && !wanted.allowed[start + row + r]) continue;
                         candidates.offer(start + row + r, estimates.estimates[i][r],
-                                         estimates.highest[i][r]);
+                                         estimates.highest[i][r], queries.scorers[q + i]);
                     }
                     part.thresholds[i] = whole.thresholds[i] = candidates.threshold;
                 }
@@ -377,40 +434,22 @@ class Codes {
                 compare(wanted, queries, 0, wanted.count, first + i, found[thread]);
         });
         for (size_t q = 0; q < wanted.count; q++) {
-            for (size_t thread = 1; thread < threads; thread++) found[0][q].take(found[thread][q]);
-            rescore(wanted, q, found[0][q], rows, scores);
+            const Scorer& scorer = queries.scorers[q];
+            for (size_t thread = 1; thread < threads; thread++)
+                found[0][q].take(found[thread][q], scorer);
+            write(wanted, q, found[0][q].sorted(scorer), rows, scores);
         }
     }
 
     // With fewer chunks, a thread takes longer to start than to compare.
     static constexpr size_t LEAST_CHUNKS = 16;
 
-    // Computes the scores of a query's candidates, and keeps the best.
-    void rescore(const Wanted& wanted, size_t q, Candidates& candidates, int64_t* rows,
-                 float* scores) const {
-        const float* query = wanted.queries + q * dim_;
-        const auto& distances = kernels();
-        std::vector<ScanHit> hits;
-        const auto found = candidates.rows();
-        hits.reserve(found.size());
-        for (size_t i = 0; i < found.size(); i++) {
-            const float* vector = wanted.vectors->row(found[i], dim_);
-            wanted.vectors->note(found[i]);
-#if defined(__GNUC__)
-            if (i + 1 < found.size()) {
-                const float* following = wanted.vectors->row(found[i + 1], dim_);
-                for (size_t at = 0; at < dim_; at += 16) __builtin_prefetch(following + at);
-            }
-#endif
-            const float score = squared_ ? -std::sqrt(distances.squared(query, vector, &dim_))
-                                         : distances.dot(query, vector, dim_);
-            hits.push_back({score, found[i]});
-        }
-        const size_t count = std::min(wanted.k, hits.size());
-        std::partial_sort(hits.begin(), hits.begin() + std::ptrdiff_t(count), hits.end());
+    // Writes the best rows of a query and their scores.
+    static void write(const Wanted& wanted, size_t q, const std::vector<ScanHit>& hits,
+                      int64_t* rows, float* scores) {
         for (size_t i = 0; i < wanted.k; i++) {
-            rows[q * wanted.k + i] = i < count ? int64_t(hits[i].row) : -1;
-            scores[q * wanted.k + i] = i < count ? hits[i].score : 0;
+            rows[q * wanted.k + i] = i < hits.size() ? int64_t(hits[i].row) : -1;
+            scores[q * wanted.k + i] = i < hits.size() ? hits[i].score : 0;
         }
     }
 

@@ -125,6 +125,26 @@ def test_queries_within_clusters(dim: int, noise: float) -> None:
 
 
 @pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("common", [0.0, 300.0])
+def test_rows_of_which_very_many_are_nearly_the_best(squared: bool, common: float) -> None:
+    """As those are that a filter leaves far from the query: the highest estimates are too high."""
+    rng = np.random.default_rng(3)
+    rows = (rng.normal(size=(60_000, 64)) + common).astype(np.float32)
+    queries = (rng.normal(size=(6, 64)) + (common if squared else 0)).astype(np.float32)
+    codes, found = codes_of(rows, squared=squared), []
+    for query in queries.astype(np.float64):
+        exact = -((rows - query) ** 2).sum(1) if squared else rows @ query
+        allowed = exact <= np.median(exact)
+        best = np.sort(exact[allowed])[-10]
+        slots, _ = search(
+            codes, rows, query[None].astype(np.float32), 10, allowed=allowed, reach=3.0
+        )
+        assert allowed[slots].all()
+        found.append(np.mean(exact[slots[0]] >= best - 1e-5 * abs(best)))
+    assert np.mean(found) > 0.98
+
+
+@pytest.mark.parametrize("squared", [False, True])
 @pytest.mark.parametrize(
     ("dim", "first", "last"),
     [(1000, 900, 1000), (511, 256, 511), (510, 255, 510), (250, 125, 250), (384, 0, 20)],
