@@ -117,7 +117,12 @@ struct Chunk {
 
     static constexpr size_t FACTS_BYTES = 4 * CHUNK_ROWS * sizeof(float);
 
-    explicit Chunk(size_t bytes) : memory(new uint8_t[bytes + 63]()) {
+    static size_t bytes(size_t octets) {
+        return FACTS_BYTES + CHUNK_GROUPS * octets * 4 * GROUP_ROWS;
+    }
+
+    // Of zeros, in memory of its own.
+    explicit Chunk(size_t octets) : memory(new uint8_t[bytes(octets) + 63]()) {
         const auto address = reinterpret_cast<uintptr_t>(memory.get());
         place(memory.get() + (63 - (address + 63) % 64));
     }

@@ -181,9 +181,8 @@ class PairScan {
     // Encodes more rows.
     void add(size_t count, size_t threads) {
         const size_t end = std::min(count_, encoded_ + count);
-        const size_t group_bytes = octets_ * 4 * GROUP_ROWS;
         while (chunks_.size() * CHUNK_ROWS < end)
-            chunks_.emplace_back(new Chunk(CHUNK_GROUPS * group_bytes));
+            chunks_.emplace_back(new Chunk(octets_));
         const auto add = add_group_kernel();
         const size_t first = encoded_ / CHUNK_ROWS;
         in_threads(chunks_.size() - first, threads, [&](size_t task) {

@@ -186,7 +186,7 @@ class Codes {
     }
     // Of a chunk: what is known of its rows, then their codes.
     size_t chunk_bytes() const {
-        return Chunk::FACTS_BYTES + CHUNK_GROUPS * octets_ * 4 * GROUP_ROWS;
+        return Chunk::bytes(octets_);
     }
     std::vector<float> centre() const {
         const std::shared_lock<std::shared_mutex> lock(mutex_);
@@ -221,7 +221,7 @@ class Codes {
         const std::unique_lock<std::shared_mutex> lock(mutex_);
         const size_t end = rows_ + count;
         if (!rows_ && count) centre_ = mean_of(vectors, count);
-        while (chunks_.size() * CHUNK_ROWS < end) chunks_.emplace_back(new Chunk(chunk_bytes()));
+        while (chunks_.size() * CHUNK_ROWS < end) chunks_.emplace_back(new Chunk(octets_));
         const size_t first_group = rows_ / GROUP_ROWS;
         const size_t groups = count ? (end - 1) / GROUP_ROWS + 1 - first_group : 0;
         // A task is some groups: each has memory for a group's numbers.
