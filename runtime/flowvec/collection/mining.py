@@ -65,7 +65,7 @@ def most_similar_pairs(
 
     10,000 items are 50 million pairs. Memory does not grow with their number. From 2,000 items on,
     codes of the vectors tell of most pairs that their cosine is too low, where the processor has
-    AVX2; the others are computed.
+    AVX2 or ARM's dot products; the others are computed.
 
         >>> texts = ["A man is eating.", "Stocks fell.", "A man eats."]
         >>> [(p.left, p.right) for p in most_similar_pairs(texts, encoder=Encoder.load("mini"))]
@@ -144,7 +144,7 @@ def _is_scan_worth_it(rows: Floats, top_k: int, floor: float) -> bool:
 def _scan(rows: Floats, best: _BestPairs) -> int:
     """Find the best pairs by codes, as long as that is fast; returns the first row that is left."""
     scan = PairScan(rows, available_cores())
-    step = max(1, _SCANNED_NUMBERS // rows.size)
+    step = max(1, _SCANNED_NUMBERS * available_cores() // rows.size)
     for first in range(0, len(rows), step):
         last = min(first + step, len(rows))
         pairs = (last - first) * (2 * len(rows) - first - last - 1) // 2

@@ -96,7 +96,7 @@ class Codes:
             )
         )
         weakref.finalize(self, self._lib.flowvec_hnsw_codes_free, self._handle).atexit = False
-        self._mapped: Bytes | None = None  # kept for the library, which reads it
+        self._mapped: list[Bytes] = []  # kept for the library, which reads them
 
     def _sizes(self) -> list[int]:
         sizes = (ctypes.c_uint64 * 4)()
@@ -156,12 +156,13 @@ class Codes:
             raise HnswError(f"chunks of shape {chunks.shape} do not fit")
         if address(chunks) % 64 or chunks.strides[0] % 64 or not chunks.flags.c_contiguous:
             raise HnswError("chunks must be contiguous, and begin at multiples of 64 bytes")
+        self._mapped.append(chunks)  # if Ctrl-C interrupts this, all are still there
         check(
             self._lib.flowvec_hnsw_codes_map(
                 self._handle, address(chunks), chunks.strides[0], len(chunks), address(centre)
             )
         )
-        self._mapped = chunks  # from now on nothing reads the earlier ones
+        self._mapped = [chunks]  # nothing reads the earlier ones from now on
 
     def add(self, vectors: Floats, threads: int = 1) -> bool:
         """Add rows; one thread at a time.

@@ -74,7 +74,7 @@ class PairScan:
         """
         if not 0 <= first <= last <= len(self._rows):
             raise HnswError(f"rows {first} to {last} are not all there")
-        k = min(k, most)
+        k = min(k, most + 1)  # with fewer, the k-th best could rule out pairs that count
         scores, pairs = np.empty(k, np.float32), np.empty((k, 2), np.int64)
         count = ctypes.c_size_t()
         check(

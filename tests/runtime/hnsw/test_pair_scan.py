@@ -147,3 +147,14 @@ def test_what_does_not_fit_is_refused() -> None:
         assert found[1].shape == (0, 2)
     nothing = PairScan(np.zeros((0, 4), np.float32)).best(0, 0, 5, -np.inf, ALL)
     assert nothing is not None
+
+
+def test_as_many_pairs_as_may_be_computed_do_not_hide_others(kernels: str) -> None:
+    rows = unit_rows(40, 64)
+    rows[38], rows[39] = rows[5], rows[5]
+    scan = PairScan(rows, 1)
+    every = scan.best(0, 40, 1000, -2.0, 10_000)
+    assert every is not None
+    for most in range(1, 800, 7):
+        found = scan.best(0, 40, 1000, -2.0, most)
+        assert found is None or len(found[0]) == len(every[0])

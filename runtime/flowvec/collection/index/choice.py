@@ -51,11 +51,14 @@ class IndexChoice:
     def scans(self, mask: npt.NDArray[np.bool_]) -> bool:
         """Whether a scan is faster than the graph for a filter, bool (slots,).
 
-        A scan skips what the filter excludes. A graph passes through it, and through much of it
-        where the rows that the filter leaves are far from the query.
+        A scan skips most of what the filter excludes. A graph passes through it, and through much
+        of it where the rows that the filter leaves are far from the query.
         """
-        few = np.count_nonzero(mask) < _LEAST_SHARE_OF_GRAPH * len(mask)
-        return self.kind == "auto" and bool(few)
+        count = int(np.count_nonzero(mask))
+        # Codes are compared eight rows at a time.
+        compared = min(len(mask), 8 * count)
+        few = count < _LEAST_SHARE_OF_GRAPH * len(mask) and compared <= 2 * _most_scanned()
+        return self.kind == "auto" and few
 
     def of(self, rows: int) -> SearchKind:
         """What answers a search of so many rows."""

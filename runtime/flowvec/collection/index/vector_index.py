@@ -429,7 +429,10 @@ class VectorIndex:
                 return None
             if hits is None and table.slots > _MOST_LOCKED[kind]:
                 return None
-            labels, scores = search_rest(table, compared, k, None, hits, exact=kind == "exact")
+            try:
+                labels, scores = search_rest(table, compared, k, None, hits, exact=kind == "exact")
+            except VectorFileError:  # it cannot be repaired without the store
+                return None
             return Nearest(labels, scores, self._ids_of(labels, self._state.loaded.ids))
 
     def prepare(self, stopped: Callable[[], bool] | None = None) -> bool:

@@ -273,6 +273,8 @@ class VectorTable:
         eligible = self.live if mask is None else self.live & mask
         count = int(np.count_nonzero(eligible[first:]))
         k = min(k, count)
+        if not self._codes.scan_pays(k, count):
+            return self.search(queries, k, mask, first)
         last = self._codes.ready(self.slots, self._mapped, self.vectors_of)
         scanned = count if last == self.slots else int(np.count_nonzero(eligible[first:last]))
         if not self._codes.scan_pays(k, scanned):
@@ -284,7 +286,7 @@ class VectorTable:
         slots, scores = self._codes.search(queries, k, places, first, last, allowed, used)
         if used is not None:
             self._check_blocks(np.flatnonzero(used[: len(self._checked)]))
-        if self._repaired:
+        if self._repaired or (slots < 0).any():
             return self.search(queries, k, mask, first)
         if last == self.slots:
             return self._labels[slots], scores
@@ -297,17 +299,12 @@ class VectorTable:
         Raises:
             VectorFileError: as for `search`.
         """
-        is_ready = self._codes.follow(self.slots, self._mapped, self.vectors_of, stopped)
-        if is_ready and not self._repaired:
-            self._codes.write(self._mapped)
-        return is_ready
+        return self._codes.follow(self.slots, self._mapped, self.vectors_of, stopped)
 
     @property
     def lacks_codes(self) -> bool:
         """Whether codes of some rows can be made, or should be written."""
-        if self._codes.lacks(self.slots):
-            return True
-        return not self._repaired and self._codes.worth_writing(self._mapped)
+        return self._codes.lacks(self.slots) or self._codes.worth_writing(self._mapped)
 
     @property
     def can_scan(self) -> bool:
@@ -412,7 +409,10 @@ class VectorTable:
                 if len(live):
                     if self._reread is None:
                         raise VectorFileError(f"{file.path} is damaged")
-                    repaired[live % rows] = self._reread(self._labels[live])
+                    vectors = self._reread(self._labels[live])
+                    if len(vectors) != len(live):  # deleted meanwhile
+                        raise VectorFileError(f"{file.path} is damaged")
+                    repaired[live % rows] = vectors
                 self._repaired[number] = repaired
             self._checked[number] = last
 

@@ -193,7 +193,8 @@ def test_an_append_that_was_interrupted_is_written_again(
     assert len(codes_path(file).read_bytes()) == 4096 + (ROWS + 10_000) // CHUNK * STRIDE
 
 
-def test_one_process_writes_at_a_time(file: VectorFile) -> None:
+def test_one_process_writes_at_a_time(file: VectorFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codes_file, "_RETRY_SECONDS", 0.0)
     lock = FolderLock(file.path.with_name(CODES_LOCK_FILE))
     assert lock.acquire(0)
     table = table_of(file)
@@ -203,6 +204,35 @@ def test_one_process_writes_at_a_time(file: VectorFile) -> None:
     assert table.lacks_codes  # they are to be written
     assert table.make_codes()
     assert mapped_chunks(table) == 17
+
+
+def test_a_process_that_waits_for_its_turn_does_not_try_at_each_search(file: VectorFile) -> None:
+    lock = FolderLock(file.path.with_name(CODES_LOCK_FILE))
+    assert lock.acquire(0)
+    table = table_of(file)
+    assert table.make_codes()
+    assert not table.lacks_codes
+    lock.close()
+
+
+@pytest.mark.parametrize("is_shorter", [False, True])
+def test_a_file_that_replaced_the_mapped_one_is_checked_from_its_beginning(
+    file: VectorFile, is_shorter: bool
+) -> None:
+    table = table_of(file)
+    assert table.make_codes()
+    content = bytearray(codes_path(file).read_bytes())
+    flip(4096 + 9000)(content)
+    if is_shorter:
+        cut(4096 + 2 * STRIDE)(content)
+    codes_path(file).rename(file.path.with_name("older"))
+    codes_path(file).write_bytes(content)
+    file.append(ROWS, np.arange(ROWS + 1, ROWS + 10_001), VECTORS[ROWS:])
+    table.extend_mapped(ROWS + 10_000)
+    assert table.make_codes()
+    assert_as_exact(table)
+    assert mapped_chunks(table) == 17
+    assert codes_path(file).read_bytes() == content
 
 
 def test_a_collection_has_the_codes_of_its_vectors_file_alone(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_searches_do_not_wait_for_codes(tmp_path: Path) -> None:
         new = rows_of(1001, seed=10)
         c.add_vectors([ROWS], new[:1])
         assert c.search(new[0], 1)[0].id == ROWS
-        assert not table_of(c).lacks_codes  # one is made at once
+        wait_until(lambda: not table_of(c).lacks_codes)  # one is made at once
         c.add_vectors(range(ROWS + 1, ROWS + 1001), new[1:])
         assert c.search(new[7], 1)[0].id == ROWS + 7
         wait_until(lambda: not table_of(c).lacks_codes)

@@ -7,7 +7,7 @@ It is a cache: who finds it missing, damaged or short makes the codes again. Lit
   multiple of 64 bytes. Chunk i is of the records from 512 i on. It is never changed.
 
 A checksum begins with the chunk's number and the checksums of its vectors. So a chunk that is torn,
-at another's place, or of vectors that a power failure has lost, is not used, nor those behind it.
+at another's place, or of vectors that a power failure has lost, is not used, nor those after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import numpy.typing as npt
 
 from flowvec.collection.index.vector_file import VectorFile
 from flowvec.collection.store.writer_locks import CODES_LOCK_FILE, FolderLock
-from flowvec.errors import CollectionError
 from flowvec.files import staged_file
 from flowvec.hnsw import Codes, checksums
 from flowvec.machine import available_cores
@@ -47,6 +46,8 @@ _PAGE = 4096
 _TRAILER_BYTES = 64
 # A smaller number of chunks is not worth writing: they are made again in 50 ms.
 _LEAST_WRITTEN = 16
+# After this many seconds, whoever had the turn has written.
+_RETRY_SECONDS = 5.0
 # Chunks that are copied and written at once: 3 MB for 384 numbers.
 _WRITTEN_AT_ONCE = 32
 _WEIGHT_OF_NUMBER = np.uint64(0xD6E8FEB86659FD93)
@@ -69,6 +70,8 @@ class CodesFile:
         self._stride = -(-(self._block_bytes + 8) // _TRAILER_BYTES) * _TRAILER_BYTES
         self._header_bytes = -(-(_HEADER.itemsize + 4 * codes.dim) // _PAGE) * _PAGE
         self._used = 0  # chunks that are mapped
+        self._mapped_file: tuple[int, int] | None = None  # which file they are of
+        self._retry_at = 0.0  # when its turn may be free
         # Codes have the byte order of the processor, and floats too.
         self._is_usable = sys.byteorder == "little"
 
@@ -83,7 +86,9 @@ class CodesFile:
         Args:
             records: of the vectors file, all of which have codes.
         """
-        return self._is_usable and records // self._rows - self._used >= _LEAST_WRITTEN
+        lacking = records // self._rows - self._used
+        can_write = self._is_usable and time.monotonic() >= self._retry_at
+        return can_write and lacking >= _LEAST_WRITTEN
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -96,10 +101,9 @@ class CodesFile:
         if not self._is_usable or records // self._rows <= self._used:
             return
         try:
-            with self.path.open("rb") as file:
-                self._map(file, records // self._rows)
-        except FileNotFoundError:
-            pass
+            if self.path.is_file() and not self.path.is_symlink():
+                with self.path.open("rb") as file:
+                    self._map(file, records // self._rows)
         except (OSError, ValueError) as error:
             logger.info("codes are made again: %s: %s", self.path, error)
 
@@ -112,22 +116,25 @@ class CodesFile:
         if len(self._codes) and self._codes.centre.tobytes() != centre.tobytes():
             self._is_usable = False  # another process was first: both are right
             return
-        size = os.fstat(file.fileno()).st_size
-        count = min(most, (size - self._header_bytes) // self._stride)
+        status = os.fstat(file.fileno())
+        count = min(most, (status.st_size - self._header_bytes) // self._stride)
         if count <= self._used:
             return
-        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        # Of another file of this name, nothing is known yet.
+        identity = status.st_dev, status.st_ino
+        known = self._used if identity == self._mapped_file else 0
+        mapped = mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_READ)
         chunks = np.ndarray((count, self._stride), np.uint8, mapped, self._header_bytes)
-        new = chunks[self._used :]
+        new = chunks[known:]
         ends = np.ndarray(
             (len(new), 1), "<u8", mapped,
-            self._header_bytes + self._used * self._stride + self._block_bytes, (self._stride, 8),
+            self._header_bytes + known * self._stride + self._block_bytes, (self._stride, 8),
         )[:, 0]  # fmt: skip
-        is_wrong = self._checksums(new, self._used) != ends
-        good = int(np.argmax(is_wrong)) if is_wrong.any() else len(new)
-        if good:
-            self._codes.map(chunks[: self._used + good], centre)
-            self._used += good
+        is_wrong = self._checksums(new, known) != ends
+        good = known + (int(np.argmax(is_wrong)) if is_wrong.any() else len(new))
+        if good > self._used:
+            self._codes.map(chunks[:good], centre)
+            self._used, self._mapped_file = good, identity
 
     def _header(self, centre: npt.NDArray[np.float32]) -> bytes:
         header = np.zeros(1, _HEADER)
@@ -140,7 +147,7 @@ class CodesFile:
         numbers = np.arange(first, first + len(chunks), dtype=np.uint64)
         slots = np.arange(first * self._rows, (first + len(chunks)) * self._rows)
         sums = self._vectors.checksums_of(slots).reshape(len(chunks), self._rows)
-        # Odd weights, which differ: no vector can change, and none can change places.
+        # Odd weights, which differ: a vector that changes, or changes places, changes the sum.
         weights = np.arange(self._rows, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
         starts = np.einsum("ij,j->i", sums, weights) + numbers * _WEIGHT_OF_NUMBER
         return checksums(chunks, self._block_bytes, starts, available_cores())
@@ -148,7 +155,7 @@ class CodesFile:
     # --- writing --------------------------------------------------------------------------------
 
     def write(self, records: int) -> None:
-        """Write the codes that the file lacks, and use the file's; never raises an OSError.
+        """Write the codes that the file lacks, and use the file's. If that fails, codes stay here.
 
         Args:
             records: how many of the vectors file are valid; all have codes.
@@ -157,14 +164,16 @@ class CodesFile:
             return
         try:
             with self._turn() as has_turn:
-                if has_turn:
+                if not has_turn:
+                    self._retry_at = time.monotonic() + _RETRY_SECONDS
+                elif self._vectors.path.exists():  # else a compacted collection has another file
                     self.read(records)  # what other processes have written
                     if self.worth_writing(records):
                         self._write(records // self._rows)
                         self.read(records)
                         # Otherwise what was written is not what was read.
                         self._is_usable &= not self.worth_writing(records)
-        except (OSError, CollectionError) as error:
+        except Exception as error:  # a search must not fail, nor try again and again
             self._is_usable = False
             logger.info("codes stay in memory: %s: %s", self.path, error)
 
@@ -179,9 +188,12 @@ class CodesFile:
     def _write(self, last: int) -> None:
         if self._used:
             with self.path.open("r+b", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                if (status.st_dev, status.st_ino) != self._mapped_file:
+                    raise ValueError("another process has replaced it")
                 self._write_chunks(file, last)
             return
-        with staged_file(self.path) as staged, staged.open("xb", buffering=0) as file:
+        with staged_file(self.path) as staged, staged.open("wb", buffering=0) as file:
             _write_all(file, self._header(self._codes.centre))
             self._write_chunks(file, last)
 

@@ -79,24 +79,28 @@ class RowCodes:
     def ready(self, slots: int, records: int, vectors_of: Callable[[Labels], Floats]) -> int:
         """How many of the first slots have codes, when a search needs them.
 
-        The codes of the file count, and those that are made in a moment.
+        The codes of the file count, and those that are made in a moment. Nothing is waited for.
         """
-        if not self._is_read:
-            with self._following:
-                self._read(records)
-        if 0 < slots - self._covered <= _MOST_AT_ONCE:
-            self.follow(slots, records, vectors_of)
+        is_due = not self._is_read or 0 < slots - self._covered <= _MOST_AT_ONCE
+        if is_due and self.is_usable and self._following.acquire(blocking=False):
+            try:
+                with self._giving_up_on_errors():
+                    if not self._is_read:
+                        self._read(records)
+                    if 0 < slots - self._covered <= _MOST_AT_ONCE:
+                        self._add(slots, vectors_of)
+            finally:
+                self._following.release()
         return min(slots, self._covered)
-
-    def _read(self, records: int) -> None:
-        self._is_read = True
-        if self._file is not None:
-            self._file.read(records)
-            self._covered = len(self._codes)
 
     def lacks(self, slots: int) -> bool:
         """Whether codes of some of the first slots can be made."""
         return self.is_usable and self._covered < slots
+
+    def worth_writing(self, records: int) -> bool:
+        """Whether the file lacks codes of its records that are there."""
+        done = min(records, self._covered)
+        return self.is_usable and self._file is not None and self._file.worth_writing(done)
 
     def follow(
         self,
@@ -105,7 +109,7 @@ class RowCodes:
         vectors_of: Callable[[Labels], Floats],
         stopped: Callable[[], bool] | None = None,
     ) -> bool:
-        """Make the codes that the first so many slots lack.
+        """Make the codes that the first so many slots lack, and write those that the file lacks.
 
         Args:
             slots: how many.
@@ -116,31 +120,32 @@ class RowCodes:
         Returns:
             Whether a scan may be asked.
         """
-        step = max(1, _STEP_NUMBERS // self._dim)
         with self._following, self._giving_up_on_errors():
             if self.lacks(slots):
                 self._read(records)
-            while self.lacks(slots) and not (stopped is not None and stopped()):
-                end = min(self._covered + step, slots)
-                vectors = vectors_of(np.arange(self._covered, end))
-                threads = min(self._cores, 1 + len(vectors) // _ROWS_OF_ONE_CORE)
-                if not self._codes.add(vectors, threads):
-                    logger.warning("a vector is longer than 1e18: rows are compared exactly")
-                    self.is_usable = False
-                self._covered = end
+            while True:
+                if self._file is not None and self.is_usable:
+                    self._file.write(min(records, self._covered))
+                if not self.lacks(slots) or (stopped is not None and stopped()):
+                    break
+                self._add(slots, vectors_of)
         return self.is_usable and self._covered >= slots
 
-    def worth_writing(self, records: int) -> bool:
-        """Whether the file lacks codes of its records; they are all there."""
-        done = min(records, self._covered)
-        return self.is_usable and self._file is not None and self._file.worth_writing(done)
+    def _read(self, records: int) -> None:
+        self._is_read = True
+        if self._file is not None:
+            self._file.read(records)
+            self._covered = len(self._codes)
 
-    def write(self, records: int) -> None:
-        """Write the codes that the file lacks, for other processes and the next start."""
-        if self.worth_writing(records):
-            assert self._file is not None
-            with self._following:
-                self._file.write(min(records, self._covered))
+    def _add(self, slots: int, vectors_of: Callable[[Labels], Floats]) -> None:
+        """Make codes of the next slots, and perhaps not of all."""
+        end = min(self._covered + max(1, _STEP_NUMBERS // self._dim), slots)
+        vectors = vectors_of(np.arange(self._covered, end))
+        threads = min(self._cores, 1 + len(vectors) // _ROWS_OF_ONE_CORE)
+        if not self._codes.add(vectors, threads):
+            logger.warning("a vector is longer than 1e18: rows are compared exactly")
+            self.is_usable = False
+        self._covered = end
 
     @contextmanager
     def _giving_up_on_errors(self) -> Iterator[None]:
