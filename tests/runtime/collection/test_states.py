@@ -15,7 +15,7 @@ import pytest
 
 import flowvec
 from flowvec import Collection, CollectionError, Hit
-from flowvec.collection.index import row_codes
+from flowvec.collection.index.codes import row_codes
 from flowvec.collection.index.growing_graph import GrowthLimits
 from flowvec.collection.index.state import IndexState
 from flowvec.collection.index.vector_index import VectorIndex
