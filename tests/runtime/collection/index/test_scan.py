@@ -228,7 +228,7 @@ def test_rows_of_a_narrow_filter_are_scanned_beside_a_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_near: bool
 ) -> None:
     """Through a graph it would be a long way to rows that are far from the query."""
-    monkeypatch.setattr(choice, "_most_scanned", lambda: 0)
+    monkeypatch.setattr(choice, "_most_scanned", lambda: 5000)
     rows = rows_of(ROWS + 9000)
     query = rows_of(1, seed=3)[0]
     order = np.argsort(rows @ query)
