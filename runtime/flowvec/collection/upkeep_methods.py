@@ -85,7 +85,7 @@ class UpkeepMethods(RowMethods, EncoderMethods):
         self._index.refresh()
 
     def verify(self) -> list[str]:
-        """Check all checksums, SQLite's structure, the full-text index and the graph's files.
+        """Check all checksums, SQLite's structure, the full-text index and the other files.
 
         Returns:
             One message for each problem; an empty list if there is none. A damaged graph is rebuilt

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.collection.index.codes.row_codes import RowCodes
 from flowvec.collection.index.vector_file import (
     VectorFile,
     VectorFileError,
@@ -190,7 +191,7 @@ class VectorCache:
         remove_other_generations(self._folder, self._recorded(_NUMBER) or None)
 
     def problem(self) -> str | None:
-        """What is wrong with the file of the state that this thread reads, or None."""
+        """What is wrong with the file of the state that this thread reads, or with its codes."""
         number = self._recorded(_NUMBER)
         if not number:
             return None
@@ -200,13 +201,14 @@ class VectorCache:
                 records = self._recorded(_RECORDS)
                 file.require(records)
                 damaged = len(file.damaged(0, records))
+                codes = RowCodes(self._dim, self._store.settings.metric, file).problem(records)
             finally:
                 file.close()
         except VectorFileError as error:
             return str(error)
         if damaged:
             return f"{path_of(self._folder, number)} is damaged: {damaged:,} of its vectors"
-        return None
+        return codes
 
     def close(self) -> None:
         """Close the file."""

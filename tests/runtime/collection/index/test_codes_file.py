@@ -129,6 +129,29 @@ def test_a_damaged_file_is_used_as_far_as_it_is_right(
         assert codes_path(file).read_bytes() == right
 
 
+@pytest.mark.parametrize(
+    ("change", "is_wrong"),
+    [
+        (flip(9), True), (cut(100), True), (cut(0), True), (swap, True),
+        (flip(4096 + 9000), True), (cut(4096 + 5 * STRIDE + 77), False), (cut(4096), False),
+        (flip(4096 + 16 * STRIDE + 50), False),
+    ],
+)  # fmt: skip
+def test_verify_reports_damaged_codes_but_not_what_a_kill_left(
+    tmp_path: Path, change: Callable[[bytearray], None], is_wrong: bool
+) -> None:
+    with Collection.create(tmp_path / "c", dim=DIM, index="scan", exact_below=0) as c:
+        c.add_vectors(range(ROWS), VECTORS[:ROWS])
+        c.prepare()
+        path = tmp_path / "c/codes-1.q4"
+        content = bytearray(path.read_bytes())
+        change(content)
+        path.write_bytes(content)
+        assert ["codes-1.q4" in problem for problem in c.verify()] == [True] * is_wrong
+        c.compact()
+        assert c.verify() == []
+
+
 def test_codes_of_other_vectors_are_not_used(file: VectorFile) -> None:
     """A power failure may lose rows; the file has others in their place then."""
     assert table_of(file).make_codes()

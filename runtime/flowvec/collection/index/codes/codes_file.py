@@ -109,10 +109,7 @@ class CodesFile:
 
     def _map(self, file: IO[bytes], most: int) -> None:
         """Use up to so many chunks; ValueError if the file is not one of these codes."""
-        content = file.read(self._header_bytes)
-        centre = np.frombuffer(content, "<f4", self._codes.dim, _HEADER.itemsize)
-        if content != self._header(centre):
-            raise ValueError("it is damaged, or not of these vectors")
+        centre = self._centre(file)
         if len(self._codes) and self._codes.centre.tobytes() != centre.tobytes():
             self._is_usable = False  # another process was first: both are right
             return
@@ -123,18 +120,53 @@ class CodesFile:
         # Of another file of this name, nothing is known yet.
         identity = status.st_dev, status.st_ino
         known = self._used if identity == self._mapped_file else 0
-        mapped = mmap.mmap(file.fileno(), status.st_size, access=mmap.ACCESS_READ)
-        chunks = np.ndarray((count, self._stride), np.uint8, mapped, self._header_bytes)
-        new = chunks[known:]
-        ends = np.ndarray(
-            (len(new), 1), "<u8", mapped,
-            self._header_bytes + known * self._stride + self._block_bytes, (self._stride, 8),
-        )[:, 0]  # fmt: skip
-        is_wrong = self._checksums(new, known) != ends
-        good = known + (int(np.argmax(is_wrong)) if is_wrong.any() else len(new))
+        chunks = self._chunks(file, count)
+        is_right = self._are_right(chunks[known:], known)
+        good = known + (len(is_right) if is_right.all() else int(np.argmin(is_right)))
         if good > self._used:
             self._codes.map(chunks[:good], centre)
             self._used, self._mapped_file = good, identity
+
+    def _centre(self, file: IO[bytes]) -> npt.NDArray[np.float32]:
+        """What a file's header says; ValueError if it is not of these codes."""
+        content = file.read(self._header_bytes)
+        if len(content) == self._header_bytes:
+            centre = np.frombuffer(content, "<f4", self._codes.dim, _HEADER.itemsize)
+            if content == self._header(centre):
+                return centre
+        raise ValueError("it is damaged, or not of these vectors")
+
+    def _chunks(self, file: IO[bytes], count: int) -> Bytes:
+        """The first chunks of a file, mapped, uint8 (count, bytes)."""
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.ndarray((count, self._stride), np.uint8, mapped, self._header_bytes)
+
+    def _are_right(self, chunks: Bytes, first: int) -> npt.NDArray[np.bool_]:
+        """Which chunks match their checksums, bool (chunks,); the first is of this number."""
+        ends = chunks[:, self._block_bytes : self._block_bytes + 8].copy().view("<u8")[:, 0]
+        is_right: npt.NDArray[np.bool_] = self._checksums(chunks, first) == ends
+        return is_right
+
+    def problem(self, records: int) -> str | None:
+        """What is wrong with the file, or None; chunks at its end may be unfinished.
+
+        Args:
+            records: how many of the vectors file are valid.
+        """
+        try:
+            with self.path.open("rb") as file:
+                self._centre(file)
+                size = os.fstat(file.fileno()).st_size - self._header_bytes
+                count = min(records // self._rows, size // self._stride)
+                is_right = self._are_right(self._chunks(file, count), 0)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            return f"cannot read {self.path}: {error}"
+        last = np.flatnonzero(is_right)
+        if len(last) and not is_right[: last[-1]].all():
+            return f"{self.path} is damaged; `compact` makes it again"
+        return None
 
     def _header(self, centre: npt.NDArray[np.float32]) -> bytes:
         header = np.zeros(1, _HEADER)

@@ -76,6 +76,10 @@ class RowCodes:
         can = self.is_usable and eligible >= _LEAST_ESTIMATED
         return can and k <= _MOST_RESULTS * eligible
 
+    def problem(self, records: int) -> str | None:
+        """What is wrong with the file, or None; `records` of the vectors file are valid."""
+        return None if self._file is None else self._file.problem(records)
+
     def ready(self, slots: int, records: int, vectors_of: Callable[[Labels], Floats]) -> int:
         """How many of the first slots have codes, when a search needs them.
 
