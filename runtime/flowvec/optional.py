@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 from flowvec.errors import MissingDependencyError
 
-__all__ = ["install_line", "require"]
+__all__ = ["imported_whole", "install_line", "require"]
 
 _CONSTRAINTS = "constraints.txt"
 # pip's torch for Linux brings CUDA's libraries, whether there is a GPU or not.
@@ -39,6 +41,20 @@ def require(what: str, extras: str, *modules: str) -> None:
         raise MissingDependencyError(
             f"{what} needs {', '.join(missing)}: {install_line(extras)}{of_torch}"
         )
+
+
+def imported_whole(name: str) -> Any:
+    """A module, which is imported in a thread: an interrupt does not stop that in the middle.
+
+    Of a large package, an import that was interrupted leaves some modules, and with these it often
+    cannot be imported again. Ray's workers, whose tasks are cancelled by interrupts, would then
+    fail at all later tasks.
+
+    Raises:
+        ImportError: it cannot be imported.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(importlib.import_module, name).result()
 
 
 def install_line(extras: str) -> str:

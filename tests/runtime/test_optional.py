@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flowvec import MissingDependencyError
-from flowvec.optional import require
+from flowvec.optional import imported_whole, require
 
 pytestmark = pytest.mark.process
 
@@ -80,3 +81,30 @@ def test_a_message_about_torch_says_how_to_do_without_cuda() -> None:
     assert "it needs torch, onnx: " in run.stderr
     assert "CPU wheels" in run.stderr
     assert "docs/install.md#torch" in run.stderr
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the interrupt is POSIX's")
+def test_an_interrupt_does_not_stop_an_import_in_the_middle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "large_package"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import large_package.part, large_package.slow\nlarge_package.part\n"
+    )
+    (package / "part.py").write_text("")
+    (package / "slow.py").write_text("import time\ntime.sleep(1)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            imported_whole("large_package")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert imported_whole("large_package").part is sys.modules["large_package.part"]

@@ -8,7 +8,7 @@ from typing import Any
 from flowvec.errors import BulkError, InputValueError, MissingDependencyError, first_line
 from flowvec.object_store.s3 import S3Store
 from flowvec.object_store.store import ObjectStore
-from flowvec.optional import require
+from flowvec.optional import imported_whole, require
 from flowvec.texts.urls import name_of, public, without_secrets
 
 __all__ = ["open_store"]
@@ -81,8 +81,7 @@ def _options_of(text: str) -> dict[str, str]:
 
 def _s3_system(options: dict[str, str]) -> Any:
     """s3fs, without its own retries and its cache of listings."""
-    import s3fs
-
+    s3fs = imported_whole("s3fs")
     if unknown := sorted(options.keys() - set(_S3_OPTIONS)):
         raise InputValueError(
             f"an s3:// URL has the options {', '.join(_S3_OPTIONS)}, not {', '.join(unknown)}"
