@@ -150,11 +150,12 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_as_many_pairs_as_may_be_computed_do_not_hide_others(kernels: str) -> None:
-    rows = unit_rows(40, 64)
-    rows[38], rows[39] = rows[5], rows[5]
+    """A better pair that is found first must not rule out one that reaches the floor, too."""
+    rows = normalize(np.random.default_rng(0).normal(size=(40, 256)).astype(np.float32))
+    rows[1] = normalize(rows[:1] + 0.1 * rows[1:2])[0]
+    rows[39] = normalize(rows[38:39] + 0.5 * rows[39:40])[0]
     scan = PairScan(rows, 1)
-    every = scan.best(0, 40, 1000, -2.0, 10_000)
-    assert every is not None
-    for most in range(1, 800, 7):
-        found = scan.best(0, 40, 1000, -2.0, most)
-        assert found is None or len(found[0]) == len(every[0])
+    found = scan.best(0, 40, 1000, 0.8, 2)
+    assert found is not None
+    assert found[1].tolist() == [[0, 1], [38, 39]]
+    assert scan.best(0, 40, 1000, 0.8, 1) is None

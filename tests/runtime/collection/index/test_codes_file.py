@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,16 @@ def test_verify_reports_damaged_codes_but_not_what_a_kill_left(
         assert ["codes-1.q4" in problem for problem in c.verify()] == [True] * is_wrong
         c.compact()
         assert c.verify() == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names are POSIX's")
+def test_a_pipe_in_place_of_the_file_is_not_opened(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=DIM, index="scan", exact_below=0) as c:
+        c.add_vectors(range(1000), VECTORS[:1000])
+        os.mkfifo(tmp_path / "c/codes-1.q4")
+        c.prepare()
+        assert c.search(VECTORS[7], 1)[0].id == 7
+        assert len(c.verify()) == 1
 
 
 def test_codes_of_other_vectors_are_not_used(file: VectorFile) -> None:

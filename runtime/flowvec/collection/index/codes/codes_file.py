@@ -81,7 +81,7 @@ class CodesFile:
         return self._used * self._stride
 
     def worth_writing(self, records: int) -> bool:
-        """Whether the file lacks so many codes of the first records that it is worth writing them.
+        """Whether the file lacks enough codes of the first records to be worth writing.
 
         Args:
             records: of the vectors file, all of which have codes.
@@ -108,7 +108,7 @@ class CodesFile:
             logger.info("codes are made again: %s: %s", self.path, error)
 
     def _map(self, file: IO[bytes], most: int) -> None:
-        """Use up to so many chunks; ValueError if the file is not one of these codes."""
+        """Use at most this many chunks; ValueError if the file is not one of these codes."""
         centre = self._centre(file)
         if len(self._codes) and self._codes.centre.tobytes() != centre.tobytes():
             self._is_usable = False  # another process was first: both are right
@@ -153,14 +153,16 @@ class CodesFile:
         Args:
             records: how many of the vectors file are valid.
         """
+        if not os.path.lexists(self.path):
+            return None
+        if self.path.is_symlink() or not self.path.is_file():
+            return f"{self.path} is not a file"  # to open a pipe would wait for ever
         try:
             with self.path.open("rb") as file:
                 self._centre(file)
                 size = os.fstat(file.fileno()).st_size - self._header_bytes
                 count = min(records // self._rows, size // self._stride)
                 is_right = self._are_right(self._chunks(file, count), 0)
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError) as error:
             return f"cannot read {self.path}: {error}"
         last = np.flatnonzero(is_right)
