@@ -249,19 +249,20 @@ def test_a_process_that_waits_for_its_turn_does_not_try_at_each_search(file: Vec
     lock.close()
 
 
-@pytest.mark.parametrize("is_shorter", [False, True])
 def test_a_file_that_replaced_the_mapped_one_is_checked_from_its_beginning(
-    file: VectorFile, is_shorter: bool
+    file: VectorFile,
 ) -> None:
-    table = table_of(file)
+    table, other = table_of(file), table_of(file)
     assert table.make_codes()
-    content = bytearray(codes_path(file).read_bytes())
-    flip(4096 + 9000)(content)
-    if is_shorter:
-        cut(4096 + 2 * STRIDE)(content)
-    codes_path(file).rename(file.path.with_name("older"))
-    codes_path(file).write_bytes(content)
+    assert other.make_codes()
     file.append(ROWS, np.arange(ROWS + 1, ROWS + 10_001), VECTORS[ROWS:])
+    other.extend_mapped(ROWS + 10_000)
+    assert other.make_codes()
+    assert mapped_chunks(other) == 36
+    content = bytearray(codes_path(file).read_bytes())
+    codes_path(file).rename(file.path.with_name("older"))
+    content[4096 : 4096 + 8192] = bytes(8192)
+    codes_path(file).write_bytes(content)
     table.extend_mapped(ROWS + 10_000)
     assert table.make_codes()
     assert_as_exact(table)

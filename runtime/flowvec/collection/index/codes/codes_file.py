@@ -6,8 +6,9 @@ It is a cache: who finds it missing, damaged or short makes the codes again. Lit
 - chunks: of 512 records each what `Codes` has of them, then a checksum, uint64, and zeros up to a
   multiple of 64 bytes. Chunk i is of the records from 512 i on. It is never changed.
 
-A checksum begins with the chunk's number and the checksums of its vectors. So a chunk that is torn,
-at another's place, or of vectors that a power failure has lost, is not used, nor those after it.
+A checksum begins with those of the chunk's records, which cover their labels. So a chunk that is
+torn, at another's place, or of vectors that a power failure has lost, is not used, nor are those
+after it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,6 @@ _LEAST_WRITTEN = 16
 _RETRY_SECONDS = 5.0
 # Chunks that are copied and written at once: 3 MB for 384 numbers.
 _WRITTEN_AT_ONCE = 32
-_WEIGHT_OF_NUMBER = np.uint64(0xD6E8FEB86659FD93)
 
 
 class CodesFile:
@@ -178,12 +178,11 @@ class CodesFile:
 
     def _checksums(self, chunks: Bytes, first: int) -> Words:
         """What the checksums of chunks should be; the first is of this number."""
-        numbers = np.arange(first, first + len(chunks), dtype=np.uint64)
         slots = np.arange(first * self._rows, (first + len(chunks)) * self._rows)
         sums = self._vectors.checksums_of(slots).reshape(len(chunks), self._rows)
         # Odd weights, which differ: a vector that changes, or changes places, changes the sum.
         weights = np.arange(self._rows, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-        starts = np.einsum("ij,j->i", sums, weights) + numbers * _WEIGHT_OF_NUMBER
+        starts = np.einsum("ij,j->i", sums, weights)
         return checksums(chunks, self._block_bytes, starts, available_cores())
 
     # --- writing --------------------------------------------------------------------------------
