@@ -13,7 +13,8 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.collection.index.hnsw import Graph
+from flowvec.collection.index.hnsw import EF_SEARCH, Graph
+from flowvec.hnsw import Places
 from flowvec.vectors import METRICS, Metric, scores
 
 Floats = npt.NDArray[np.float32]
@@ -52,7 +53,8 @@ def measure(others: Floats, queries: Floats, copies: Floats, order: str, metric:
     built, exact = time.process_time(), scores(queries, rows, metric)
     tenth = np.sort(exact, axis=1)[:, -K][:, None]
     begun_searching = time.process_time()
-    found = graph.search(queries, K)
+    labels = np.arange(1, len(rows) + 1)
+    found = graph.search(queries, K, EF_SEARCH, labels, Places(None, 0, rows))
     searched = time.process_time()
     assert found is not None
     # Which of equal rows is found does not matter.

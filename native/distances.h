@@ -121,9 +121,7 @@ FLOWVEC_KERNELS(avx2, 4, __attribute__((target("avx2,fma"))))
 FLOWVEC_KERNELS(avx512, 4, __attribute__((target("avx512f,avx2,fma"))))
 #endif
 
-// The best kernels for this processor. The environment variable FLOWVEC_HNSW_SIMD limits them:
-// `base` or `avx2`.
-inline const Kernels& kernels() {
+inline const Kernels& best_kernels() {
     const char* value = std::getenv("FLOWVEC_HNSW_SIMD");
     const char* limit = value ? value : "";
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -135,6 +133,13 @@ inline const Kernels& kernels() {
 #endif
     (void)limit;
     return kernels_base;
+}
+
+// The best kernels for this processor. The environment variable FLOWVEC_HNSW_SIMD limits them when
+// the process begins: `base` or `avx2`.
+inline const Kernels& kernels() {
+    static const Kernels& best = best_kernels();
+    return best;
 }
 
 }  // namespace flowvec

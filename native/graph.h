@@ -1,4 +1,4 @@
-// An HNSW graph: hnswlib builds it, and this searches it.
+// An HNSW graph of vectors in 8 bits: hnswlib builds it, and this searches it.
 #pragma once
 
 #include <algorithm>
@@ -13,118 +13,100 @@
 #include <string>
 #include <vector>
 
-#include "distances.h"
 #include "errors.h"
 #include "groups.h"
 #include "hnswlib/hnswlib.h"
+#include "nodes.h"
 #include "threads.h"
+#include "vectors.h"
 
 namespace flowvec {
 
 using Id = hnswlib::tableint;
 
-class Space : public hnswlib::SpaceInterface<float> {
-  public:
-    Space(size_t dim, bool squared)
-        : dim_(dim),
-          squared_(squared),
-          distance_(squared ? kernels().squared : kernels().inner_product) {}
-    size_t get_data_size() override { return dim_ * sizeof(float); }
-    Distance get_dist_func() override { return distance_; }
-    void* get_dist_func_param() override { return &dim_; }
-    size_t dim() const { return dim_; }
-    bool squared() const { return squared_; }
-
-  private:
-    size_t dim_;
-    bool squared_;
-    Distance distance_;
-};
-
-// Which labels a search may return: those whose place in an ascending list is marked.
-struct Eligible {
+// The rows that a search may return: their vectors, and their labels, which ascend.
+struct Rows {
     const int64_t* labels;
-    const uint8_t* marks;
     size_t count;
+    Vectors vectors;
 
-    bool operator()(int64_t label) const {
-        if (!count || label < labels[0] || label > labels[count - 1]) return false;
+    // The place of a label, or `count`.
+    size_t place(int64_t label) const {
+        if (!count || label < labels[0] || label > labels[count - 1]) return count;
         // Labels ascend by 1 or more: without gaps, both bounds are the label's place.
         const uint64_t last = count - 1;
         const uint64_t above = uint64_t(label) - uint64_t(labels[0]);
         const uint64_t below = uint64_t(labels[last]) - uint64_t(label);
         const int64_t* begin = labels + (below < last ? last - below : 0);
         const int64_t* end = labels + std::min(above, last) + 1;
-        const int64_t* place = std::lower_bound(begin, end, label);
-        return place != end && *place == label && marks[place - labels];
+        const int64_t* found = std::lower_bound(begin, end, label);
+        return found != end && *found == label ? size_t(found - labels) : count;
     }
 };
 
 class Graph : public hnswlib::HierarchicalNSW<float> {
   public:
-    // `grouped`: rows with nearly equal vectors share a node. Otherwise it is hnswlib's graph.
-    Graph(Space& space, size_t capacity, size_t m, size_t ef_construction, size_t seed,
-          bool grouped)
-        : HierarchicalNSW(&space, capacity, m, ef_construction, seed),
-          dim_(space.dim()),
-          squared_(space.squared()),
-          grouped_(grouped),
-          index_(space.dim(), squared_ ? kNearlyEqualSquared : kNearlyEqualProducts) {
-        if (grouped) least_links_ = m / 4;  // more costs time, and changes ordinary rows
+    Graph(Nodes& nodes, size_t capacity, size_t m, size_t ef_construction, size_t seed)
+        : HierarchicalNSW(&nodes, capacity, m, ef_construction, seed),
+          nodes_(nodes),
+          index_(nodes) {
+        least_links_ = m / 4;  // more costs time, and changes ordinary rows
     }
 
-    bool grouped() const { return grouped_; }
     size_t rows() const { return rows_; }
     size_t deleted_rows() const { return deleted_rows_; }
-    size_t dim() const { return dim_; }
+    Nodes& nodes() const { return nodes_; }
     const std::unordered_map<Id, Group>& groups() const { return groups_; }
-    const float* vector(Id id) const {
-        return reinterpret_cast<const float*>(getDataByInternalId(id));
-    }
 
     // Adds new vectors in several threads. After an exception the graph must not be used.
     void add(const float* vectors, const int64_t* labels, size_t count, size_t threads) {
+        if (!cur_element_count && count) nodes_.set_centre(vectors, count);
+        const size_t bytes = nodes_.bytes();
+        std::unique_ptr<char[]> made(new char[count * bytes]);
+        in_threads(count, threads, [&](size_t i) {
+            nodes_.make(vectors + i * nodes_.dim(), made.get() + i * bytes);
+        });
         std::vector<size_t> nodes;
         std::vector<std::pair<size_t, int64_t>> copies;  // a row, and the label of its node
         nodes.reserve(count);
-        const auto vector_of = [&](int64_t label) {
+        const auto node_of = [&](int64_t label) -> const char* {
             const auto found = label_lookup_.find(hnswlib::labeltype(label));
-            if (found != label_lookup_.end()) return vector(found->second);
-            return vectors + dim_ * size_t(std::lower_bound(labels, labels + count, label) - labels);
+            if (found != label_lookup_.end()) return getDataByInternalId(found->second);
+            return made.get() +
+                   bytes * size_t(std::lower_bound(labels, labels + count, label) - labels);
         };
         for (size_t i = 0; i < count; i++) {
-            if (grouped_) {
-                const float* row = vectors + i * dim_;
-                const auto place = index_.place(row);
-                const int64_t twin = index_.find(place, row, vector_of);
-                if (twin >= 0) {
-                    copies.emplace_back(i, twin);
-                    continue;
-                }
-                index_.add(place, labels[i]);
+            const char* node = made.get() + i * bytes;
+            const auto place = index_.place(node);
+            const int64_t twin = index_.find(place, node, node_of);
+            if (twin >= 0) {
+                copies.emplace_back(i, twin);
+                continue;
             }
+            index_.add(place, labels[i]);
             nodes.push_back(i);
         }
         auto add_node = [&](size_t i) {
-            addPoint(vectors + nodes[i] * dim_, hnswlib::labeltype(labels[nodes[i]]));
+            addPoint(made.get() + nodes[i] * bytes, hnswlib::labeltype(labels[nodes[i]]));
         };
         size_t first = 0;
         if (!cur_element_count && !nodes.empty()) add_node(first++);  // the others are linked to it
         in_threads(nodes.size() - first, threads, [&](size_t i) { add_node(first + i); });
         rows_ += nodes.size();
         for (const auto& [i, twin] : copies)
-            join(label_lookup_.at(hnswlib::labeltype(twin)), vectors + i * dim_, labels[i], false);
+            join(label_lookup_.at(hnswlib::labeltype(twin)), hash_of(made.get() + i * bytes),
+                 labels[i], false);
     }
 
     // Adds a row to the group of a node.
-    void join(Id id, const float* row, int64_t label, bool deleted) {
+    void join(Id id, uint64_t hash, int64_t label, bool deleted) {
         Group& group = groups_[id];
         if (!has_group(id)) {
-            group.insert(vector(id), vector(id), dim_, int64_t(getExternalLabel(id)),
+            group.insert(hash_of(getDataByInternalId(id)), int64_t(getExternalLabel(id)),
                          is_deleted(id));
             group_mark(id) = 1;
         }
-        group.insert(row, vector(id), dim_, label, deleted);
+        group.insert(hash, label, deleted);
         label_lookup_[hnswlib::labeltype(label)] = id;
         rows_ += 1;
         deleted_rows_ += deleted;
@@ -136,12 +118,11 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
 
     // Counts a node that was read from a file, and its one row.
     void note_node(Id id) {
-        const auto label = int64_t(getExternalLabel(id));
         group_mark(id) = 0;
         rows_ += 1;
         num_deleted_ += is_deleted(id);
         deleted_rows_ += is_deleted(id);
-        if (grouped_) index_.add(index_.place(vector(id)), label);
+        index_.add(index_.place(getDataByInternalId(id)), int64_t(getExternalLabel(id)));
     }
 
     // Changes the mark of a node that was read from a file, and has no group yet.
@@ -190,31 +171,44 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         }
     }
 
-    // Writes the k nearest of a query, nearest first; where fewer are reached, label -1.
-    void search(const float* query, size_t k, size_t ef, const Eligible* eligible, int64_t* labels,
-                float* distances) const {
+    // Writes the k nearest of a query, best first, and their scores; where fewer are reached, the
+    // label -1. The nodes that are nearest by their numbers of 8 bits are compared again, exactly.
+    void search(const float* query, size_t k, size_t ef, const Rows& rows, int64_t* labels,
+                float* scores) const {
+        const size_t compared = k + k / 2 + kMoreCompared;
         std::vector<Near> nodes;
-        if (cur_element_count) nodes = walk(query, std::max(k, ef), eligible);
-        const auto groups = std::partition(nodes.begin(), nodes.end(), [&](const Near& node) {
-            return !has_group(Id(node.second));
-        });
+        if (cur_element_count) {
+            std::unique_ptr<char[]> node(new char[nodes_.bytes()]);
+            nodes_.make_query(query, node.get());
+            nodes = walk(node.get(), std::max(compared, ef));
+        }
+        if (nodes.size() > compared) {
+            std::nth_element(nodes.begin(), nodes.begin() + std::ptrdiff_t(compared), nodes.end());
+            nodes.resize(compared);
+        }
+        std::sort(nodes.begin(), nodes.end());
+        const ExactScorer scorer = {query, &rows.vectors, nodes_.dim(), nodes_.squared()};
         Best best(k);
-        for (auto node = nodes.begin(); node != groups; ++node)
-            best.keep(node->first, int64_t(getExternalLabel(Id(node->second))));
-        if (groups != nodes.end()) {
-            std::sort(groups, nodes.end());
-            keep_groups(query, &*groups, &*groups + (nodes.end() - groups), eligible, best);
+        for (const Near& node : nodes) {
+            const Id id = node.second;
+            if (has_group(id)) {
+                keep_group(groups_.at(id), rows, scorer, best);
+                continue;
+            }
+            const auto label = int64_t(getExternalLabel(id));
+            const size_t place = rows.place(label);
+            if (place < rows.count) best.keep({scorer.score(place), size_t(label)});
         }
         std::sort_heap(best.rows.begin(), best.rows.end());
         for (size_t i = 0; i < k; i++) {
             const bool is_row = i < best.rows.size();
-            labels[i] = is_row ? int64_t(best.rows[i].second) : -1;
-            distances[i] = is_row ? best.rows[i].first : std::numeric_limits<float>::infinity();
+            labels[i] = is_row ? int64_t(best.rows[i].row) : -1;
+            scores[i] = is_row ? best.rows[i].score : -std::numeric_limits<float>::infinity();
         }
     }
 
   private:
-    using Near = std::pair<float, hnswlib::labeltype>;  // distance, and an id or a label
+    using Near = std::pair<float, Id>;  // distance in 8 bits
     using Mark = std::atomic<unsigned char>;
     static_assert(sizeof(Mark) == 1, "a mark is one byte of the node's memory");
 
@@ -238,11 +232,10 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
     // The k nearest rows of a search, as a heap: the farthest comes first.
     struct Best {
         size_t k;
-        std::vector<Near> rows;
+        std::vector<ScanHit> rows;  // with labels
         explicit Best(size_t k) : k(k) {}
-        // Keeps a row if it is one of the k nearest so far. Equal distances by ascending label.
-        bool keep(float distance, int64_t label) {
-            const Near row{distance, hnswlib::labeltype(label)};
+        // Keeps a row if it is one of the k nearest so far.
+        bool keep(const ScanHit& row) {
             if (rows.size() == k) {
                 if (!(row < rows.front())) return false;
                 std::pop_heap(rows.begin(), rows.end());
@@ -254,46 +247,28 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         }
     };
 
-    static bool may_return(const Copies& copies, size_t i, const Eligible* eligible) {
-        return !is_deleted(copies, i) && (!eligible || (*eligible)(copies.labels[i]));
-    }
-
-    bool may_return_any(Id id, const Eligible& eligible) const {
-        for (const auto& copies : groups_.at(id).copies())
-            for (size_t i = 0; i < copies.labels.size(); i++)
-                if (may_return(copies, i, &eligible)) return true;
-        return false;
-    }
-
-    // Keeps the nearest rows of nodes that have several; the nearest node comes first.
-    void keep_groups(const float* query, const Near* node, const Near* end,
-                     const Eligible* eligible, Best& best) const {
-        double squares = 0;
-        for (size_t i = 0; i < dim_; i++) squares += double(query[i]) * double(query[i]);
-        const double length = std::sqrt(squares);
-        for (; node != end; ++node) {
-            const Group& group = groups_.at(Id(node->second));
-            // The group's nearest vector is at least this far away.
-            double least = node->first - length * group.radius;
-            if (squared_) {
-                const double root = std::max(0.0, std::sqrt(double(node->first)) - group.radius);
-                least = root * root;
-            }
-            least -= 1e-6 * (1 + std::fabs(least));  // rounding
-            if (best.rows.size() == best.k && least > best.rows.front().first) continue;
-            for (size_t place = 0; place < group.copies().size(); place++) {
-                const float d = place ? fstdistfunc_(query, group.vector(place, dim_),
-                                                     dist_func_param_)
-                                      : node->first;
-                const Copies& copies = group.copies()[place];
-                for (size_t i = 0; i < copies.labels.size(); i++)
-                    if (may_return(copies, i, eligible) && !best.keep(d, copies.labels[i])) break;
+    // Keeps the nearest rows of a node that has several.
+    void keep_group(const Group& group, const Rows& rows, const ExactScorer& scorer,
+                    Best& best) const {
+        for (const auto& copies : group.copies()) {
+            bool is_scored = false;
+            float score = 0;  // of all of them
+            for (size_t i = 0; i < copies.labels.size(); i++) {
+                if (is_deleted(copies, i)) continue;
+                const size_t place = rows.place(copies.labels[i]);
+                if (place == rows.count) continue;
+                if (!is_scored) score = scorer.score(place);
+                is_scored = true;
+                if (!best.keep({score, size_t(copies.labels[i])})) break;
             }
         }
     }
 
-    size_t dim_;
-    bool squared_, grouped_;
+    // How many nodes are compared exactly for k results is k * 1.5 and so many more: with 8 bits the
+    // ten nearest are among the 25 nearest (bench/log/2026-11-29.md).
+    static constexpr size_t kMoreCompared = 16;
+
+    Nodes& nodes_;
     NearlyEqual index_;
     std::unordered_map<Id, Group> groups_;
     size_t rows_ = 0;
@@ -314,7 +289,7 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         }
     };
 
-    float distance(const float* query, Id id) const {
+    float distance(const char* query, Id id) const {
         return fstdistfunc_(query, getDataByInternalId(id), dist_func_param_);
     }
 
@@ -329,12 +304,12 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
     }
 
     // The node of the upper levels that is nearest to a query, by greedy steps.
-    Near descend(const float* query) const {
+    Near descend(const char* query) const {
         Near best{distance(query, enterpoint_node_), enterpoint_node_};
         for (int level = maxlevel_; level > 0; level--) {
             for (bool moved = true; moved;) {
                 moved = false;
-                auto* links = get_linklist(Id(best.second), level);
+                auto* links = get_linklist(best.second, level);
                 const size_t count = getListCount(links);
                 for (size_t i = 1; i <= count; i++) {
                     const float d = distance(query, links[i]);
@@ -348,16 +323,11 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         return best;
     }
 
-    // The ef nearest nodes that may be returned, in no order: Malkov and Yashunin, 2018, algorithm 2.
-    // As hnswlib does, it passes through nodes that may not be returned, but does not count them.
-    std::vector<Near> walk(const float* query, size_t ef, const Eligible* eligible) const {
-        const bool any = !eligible && !num_deleted_;
-        auto may_return = [&](Id id) {
-            return any || (!is_deleted(id) &&
-                           (!eligible || (has_group(id)
-                                              ? may_return_any(id, *eligible)
-                                              : (*eligible)(int64_t(getExternalLabel(id))))));
-        };
+    // The ef nearest nodes that are not deleted, in no order: Malkov and Yashunin, 2018, algorithm 2.
+    // As hnswlib does, it passes through deleted nodes, but does not count them.
+    std::vector<Near> walk(const char* query, size_t ef) const {
+        const bool any = !num_deleted_;
+        auto may_return = [&](Id id) { return any || !is_deleted(id); };
         const auto nearer = [](const Near& a, const Near& b) { return a.first < b.first; };
         const auto farther = [](const Near& a, const Near& b) { return a.first > b.first; };
         const Near start = descend(query);
@@ -368,8 +338,8 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         std::vector<Id> fresh(maxM0_);
         float bound = std::numeric_limits<float>::max();
         open.push_back(start);
-        visited.add(Id(start.second));
-        if (may_return(Id(start.second))) {
+        visited.add(start.second);
+        if (may_return(start.second)) {
             nearest.push_back(start);
             bound = start.first;
         }
@@ -378,8 +348,8 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
             if (here.first > bound && nearest.size() == ef) break;
             std::pop_heap(open.begin(), open.end(), farther);
             open.pop_back();
-            const auto* links = get_linklist0(Id(here.second));
-            const size_t count = getListCount(get_linklist0(Id(here.second)));
+            const auto* links = get_linklist0(here.second);
+            const size_t count = getListCount(get_linklist0(here.second));
             size_t news = 0;
             for (size_t i = 1; i <= count; i++) {
                 if (!visited.add(links[i])) continue;
@@ -401,7 +371,7 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
                 }
                 bound = nearest.front().first;
             }
-            if (!open.empty()) prefetch(get_linklist0(Id(open.front().second)));
+            if (!open.empty()) prefetch(get_linklist0(open.front().second));
         }
         return nearest;
     }

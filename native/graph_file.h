@@ -1,12 +1,14 @@
-// Graph files, in the format of hnswlib 0.8's saveIndex. A grouped graph's file goes on behind that.
+// Graph files.
 //
-// Little-endian: a header of 96 bytes; for every node its links on the lowest level (a count in two
-// bytes, a mark of deletion, one unused byte, 2 M ids), its vector and its label; then for every node
-// the size of its links on the upper levels in bytes and those links, with room for M on each level.
+// Little-endian. First, as in the files of hnswlib 0.8: a header of 96 bytes; for every node its links
+// on the lowest level (a count in two bytes, a mark of deletion, one unused byte, 2 M ids), what it
+// holds of its vector (nodes.h) and its label; then for every node the size of its links on the upper
+// levels in bytes and those links, with room for M on each level.
 //
-// Of a grouped graph, the number of groups (8 bytes); for each its node and its number of vectors (4
-// bytes each); for each of these its number of rows (8 bytes), the vector itself (not the first one,
-// which is the node's), the rows' labels (8 bytes each) and marks of deletion (1 byte each).
+// Behind that the dimension and whether distances are squared (8 bytes each); what was subtracted from
+// all vectors, float32; the number of groups (8 bytes); for each its node and its number of vectors (4
+// bytes each); for each of these its number of rows and its hash (8 bytes each), the rows' labels (8
+// bytes each) and marks of deletion (1 byte each).
 //
 // hnswlib trusts its files: a wrong count, size or link makes it read or write outside its memory
 // (hnswlib#673). Here everything is checked before it is used.
@@ -136,13 +138,23 @@ static_assert(sizeof(Header) == 96, "the header is written as it is in memory");
 class GraphFile {
   public:
     static void write(const Graph& graph, const char* path) {
+        File file(path, true);
+        write_nodes(file, graph);
+        const uint64_t sizes[2] = {graph.nodes().dim(), graph.nodes().squared()};
+        file.write(sizes, sizeof sizes);
+        file.write(graph.nodes().centre().data(), 4 * graph.nodes().dim());
+        write_groups(file, graph);
+        file.close();
+    }
+
+    // As hnswlib's saveIndex does, but for the room, which is that of its nodes: the reader may
+    // choose another one.
+    static void write_nodes(File& file, const hnswlib::HierarchicalNSW<float>& graph) {
         const uint64_t count = graph.cur_element_count;
-        // The room for more nodes is the reader's to choose.
         const Header header = {graph.offsetLevel0_, count, count, graph.size_data_per_element_,
                                graph.label_offset_, graph.offsetData_, graph.maxlevel_,
                                graph.enterpoint_node_, graph.maxM_, graph.maxM0_, graph.M_,
                                graph.mult_, graph.ef_construction_};
-        File file(path, true);
         file.write(&header, sizeof header);
         file.write(graph.data_level0_memory_, count * graph.size_data_per_element_);
         for (size_t i = 0; i < count; i++) {
@@ -150,34 +162,30 @@ class GraphFile {
             file.write(&bytes, sizeof bytes);
             if (bytes) file.write(graph.linkLists_[i], bytes);
         }
-        if (graph.grouped()) write_groups(file, graph);
-        file.close();
     }
 
     static uint64_t size(Graph& graph) {
-        uint64_t size = graph.indexFileSize() + (graph.grouped() ? 8 : 0);
+        uint64_t size = graph.indexFileSize() + 16 + 4 * graph.nodes().dim() + 8;
         for (const auto& [id, group] : graph.groups()) {
-            size += 8 + (group.copies().size() - 1) * 4 * graph.dim();
-            for (const auto& copies : group.copies()) size += 8 + 9 * copies.labels.size();
+            size += 8;
+            for (const auto& copies : group.copies()) size += 16 + 9 * copies.labels.size();
         }
         return size;
     }
 
     // Reads a graph with links of M and room for this many nodes, or more if the file has more.
-    static std::unique_ptr<Graph> read(const char* path, Space& space, size_t m, size_t capacity,
-                                       bool grouped) {
+    static std::unique_ptr<Graph> read(const char* path, Nodes& nodes, size_t m, size_t capacity) {
         File file(path, false);
         uint64_t left = file.size();
         need(left >= sizeof(Header), "it is shorter than a header");
         Header header;
         file.read(&header, sizeof header);
         left -= sizeof header;
-        check(header, space.dim(), m, left);
+        check(header, nodes.bytes(), m, left);
         const uint64_t count = header.count;
-        std::unique_ptr<Graph> graph(new Graph(space, std::max<uint64_t>({capacity, count, 1}), m,
-                                               header.ef_construction, 0, grouped));
+        std::unique_ptr<Graph> graph(new Graph(nodes, std::max<uint64_t>({capacity, count, 1}), m,
+                                               header.ef_construction, 0));
         graph->ef_construction_ = header.ef_construction;
-        need(count || left == (grouped ? 8 : 0), "it is longer than its header says");
         if (count) {
             file.read(graph->data_level0_memory_, count * header.element_bytes);
             left -= count * header.element_bytes;
@@ -185,9 +193,20 @@ class GraphFile {
             read_upper_levels(file, *graph, left);
             graph->enterpoint_node_ = header.entry_point;
             graph->maxlevel_ = header.max_level;
-            check_nodes(*graph, space.dim());
+            check_nodes(*graph);
         }
-        if (grouped) read_groups(file, *graph, left);
+        const uint64_t rest = 16 + 4 * nodes.dim();
+        need(left >= rest, "its end is cut");
+        uint64_t sizes[2];
+        file.read(sizes, sizeof sizes);
+        equal(sizes[0], nodes.dim(), "dimension");
+        equal(sizes[1], nodes.squared(), "kind of distance");
+        file.read(nodes.centre().data(), 4 * nodes.dim());
+        left -= rest;
+        for (const float number : nodes.centre())
+            need(std::isfinite(number), "its centre holds NaN or infinity");
+        need(count || left == 8, "it is longer than its header says");
+        read_groups(file, *graph, left);
         need(!left, "it is longer than its header says");
         return graph;
     }
@@ -199,15 +218,15 @@ class GraphFile {
                             " instead of " + std::to_string(expected));
     }
 
-    static void check(const Header& header, size_t dim, size_t m, uint64_t left) {
+    static void check(const Header& header, size_t node_bytes, size_t m, uint64_t left) {
         const uint64_t links = 4 * (2 * m) + 4;
         equal(header.offset_level0, 0, "offset_level0");
         equal(header.max_m, m, "max_m");
         equal(header.max_m0, 2 * m, "max_m0");
         equal(header.m, m, "m");
         equal(header.data_offset, links, "data_offset");
-        equal(header.label_offset, links + 4 * dim, "label_offset");
-        equal(header.element_bytes, links + 4 * dim + 8, "element_bytes");
+        equal(header.label_offset, links + node_bytes, "label_offset");
+        equal(header.element_bytes, links + node_bytes + 8, "element_bytes");
         need(header.count <= left / header.element_bytes, "it is shorter than its number of nodes");
         need(header.count <= header.max_elements, "its header has more nodes than room for them");
         need(header.count < 1u << 31, "it has too many nodes");
@@ -248,11 +267,10 @@ class GraphFile {
             const Group& group = graph.groups().at(id);
             const uint32_t head[2] = {id, uint32_t(group.copies().size())};
             file.write(head, sizeof head);
-            for (size_t place = 0; place < group.copies().size(); place++) {
-                const Copies& copies = group.copies()[place];
+            for (const Copies& copies : group.copies()) {
                 const uint64_t rows = copies.labels.size();
                 file.write(&rows, sizeof rows);
-                if (place) file.write(group.vector(place, graph.dim()), 4 * graph.dim());
+                file.write(&copies.hash, sizeof copies.hash);
                 file.write(copies.labels.data(), 8 * rows);
                 for (size_t i = 0; i < rows; i++) {
                     const unsigned char deleted = Graph::is_deleted(copies, i);
@@ -270,7 +288,6 @@ class GraphFile {
         };
         uint64_t groups;
         read(&groups, sizeof groups);
-        std::vector<float> vector(graph.dim());
         std::vector<int64_t> labels;
         std::vector<unsigned char> deleted;
         for (int64_t last = -1; groups; groups--) {
@@ -281,12 +298,11 @@ class GraphFile {
             const Id id = head[0];
             last = id;
             for (uint32_t place = 0; place < head[1]; place++) {
-                uint64_t rows;
+                uint64_t rows, hash;
                 read(&rows, sizeof rows);
-                std::memcpy(vector.data(), graph.vector(id), 4 * graph.dim());
-                if (place) read(vector.data(), 4 * graph.dim());
-                for (const float number : vector)
-                    need(std::isfinite(number), "a vector holds NaN or infinity");
+                read(&hash, sizeof hash);
+                need(place || hash == hash_of(graph.getDataByInternalId(id)),
+                     "a group's first vector is not its node's");
                 need(rows <= left / 9, "the end of its groups is cut");
                 labels.resize(rows);
                 deleted.resize(rows);
@@ -303,13 +319,13 @@ class GraphFile {
                     if (!place && i == size_t(own - labels.begin())) continue;
                     need(!graph.label_lookup_.count(hnswlib::labeltype(labels[i])),
                          "two nodes have the same label");
-                    graph.join(id, vector.data(), labels[i], deleted[i]);
+                    graph.join(id, hash, labels[i], deleted[i]);
                 }
             }
         }
     }
 
-    static void check_nodes(Graph& graph, size_t dim) {
+    static void check_nodes(Graph& graph) {
         const size_t count = graph.cur_element_count;
         const Id entry = graph.enterpoint_node_;
         need(entry < count, "its entry point is not a node");
@@ -322,13 +338,27 @@ class GraphFile {
             for (int level = 0; level <= levels[i]; level++) check_links(graph, i, level);
             const auto mark = reinterpret_cast<unsigned char*>(graph.get_linklist0(i))[2];
             need(mark <= 1, "a mark of deletion is not valid");
-            for (size_t j = 0; j < dim; j++)
-                need(std::isfinite(graph.vector(i)[j]), "a vector holds NaN or infinity");
+            const char* node = graph.getDataByInternalId(i);
+            const NodeHead head = head_of(node);
+            need(std::isfinite(head.scale) && head.scale >= 0, "a node's scale is out of range");
+            need(!std::isnan(head.term), "a node's term is not a number");
+            need(highest(node, graph.nodes().numbers()) <= graph.nodes().highest(),
+                 "a node's number is out of range");
             const auto label = graph.getExternalLabel(i);
             need(label >> 63 == 0, "a label is out of range");
             need(graph.label_lookup_.emplace(label, i).second, "two nodes have the same label");
             graph.note_node(i);
         }
+    }
+
+    static int highest(const char* node, size_t count) {
+        const int8_t* numbers = numbers_of(node);
+        int8_t least = 0, most = 0;
+        for (size_t j = 0; j < count; j++) {
+            least = std::min(least, numbers[j]);
+            most = std::max(most, numbers[j]);
+        }
+        return std::max(-int(least), int(most));
     }
 
     static void check_links(Graph& graph, Id id, int level) {

@@ -10,34 +10,25 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "nodes.h"
+
 namespace flowvec {
 
-// Vectors share a node if their distance is at most this share of their length, or of the usual
-// length. It is above what rounding makes of one text (1e-7 in each number), and far below what two
-// texts differ in. Inner products in float32 do not tell such vectors apart from a query near them.
-constexpr double kNearlyEqualSquared = 2e-5, kNearlyEqualProducts = 5e-4;
+// Vectors share a node if the distance of their numbers in the graph is at most this share of their
+// length, or of the usual length, or if few numbers differ, by a step. That is so for vectors whose
+// distance is about 8e-4 of their length, and the graph hardly tells them apart. It is above what
+// rounding makes of one text (1e-7 in each number), and far below what two texts differ in.
+constexpr double kNearlyEqual = .004;
+constexpr double kStepsApart = 3;
 
 constexpr size_t kProjections = 3;
 
-inline double squared_difference(const float* a, const float* b, size_t dim) {
-    double sums[4] = {};
-    size_t i = 0;
-    const auto add = [&](size_t j) {
-        const double difference = double(a[i + j]) - double(b[i + j]);
-        sums[j] += difference * difference;
-    };
-    for (; i + 4 <= dim; i += 4)
-        for (size_t j = 0; j < 4; j++) add(j);
-    for (; i < dim; i++) add(0);
-    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
 // The rows of one vector: labels, ascending, and their marks of deletion.
 struct Copies {
+    uint64_t hash;  // of the vector
     std::vector<int64_t> labels;
     std::vector<unsigned char> deleted;
 
@@ -51,99 +42,105 @@ struct Copies {
 // The rows of a node that has several.
 class Group {
   public:
-    size_t live = 0;    // rows that are not deleted
-    double radius = 0;  // the largest distance of a vector from the node's
+    size_t live = 0;  // rows that are not deleted
 
-    // `copies()[0]` has the node's own vector, and `copies()[i]` has `vector(i, dim)`.
+    // The rows of each vector.
     std::vector<Copies>& copies() { return copies_; }
     const std::vector<Copies>& copies() const { return copies_; }
-    const float* vector(size_t i, size_t dim) const { return &vectors_[(i - 1) * dim]; }
 
-    void insert(const float* vector, const float* node, size_t dim, int64_t label, bool is_deleted) {
-        const size_t i = place(vector, node, dim);
-        copies_[i].insert(label, is_deleted);
-        if (i) place_of_label_[label] = uint32_t(i);
+    void insert(uint64_t hash, int64_t label, bool is_deleted) {
+        const auto [place, is_new] = places_.emplace(hash, uint32_t(copies_.size()));
+        if (is_new) copies_.push_back({hash, {}, {}});
+        copies_[place->second].insert(label, is_deleted);
+        place_of_label_[label] = place->second;
         live += !is_deleted;
     }
 
     // The mark of deletion of a row.
     unsigned char& mark(int64_t label) {
-        const auto found = place_of_label_.find(label);
-        Copies& rows = copies_[found == place_of_label_.end() ? 0 : found->second];
+        Copies& rows = copies_[place_of_label_.at(label)];
         return rows.deleted[size_t(std::lower_bound(rows.labels.begin(), rows.labels.end(), label) -
                                    rows.labels.begin())];
     }
 
   private:
-    // Which of the vectors this is; a new one is added.
-    size_t place(const float* vector, const float* node, size_t dim) {
-        const size_t bytes = dim * sizeof(float);
-        if (!std::memcmp(vector, node, bytes)) return 0;
-        const size_t hash =
-            std::hash<std::string_view>()({reinterpret_cast<const char*>(vector), bytes});
-        const auto range = places_.equal_range(hash);
-        for (auto found = range.first; found != range.second; ++found)
-            if (!std::memcmp(vector, this->vector(found->second, dim), bytes)) return found->second;
-        places_.emplace(hash, uint32_t(copies_.size()));
-        copies_.emplace_back();
-        vectors_.insert(vectors_.end(), vector, vector + dim);
-        radius = std::max(radius, std::sqrt(squared_difference(vector, node, dim)));
-        return copies_.size() - 1;
-    }
-
-    std::vector<Copies> copies_{1};
-    std::vector<float> vectors_;
-    std::unordered_multimap<size_t, uint32_t> places_;     // by hash
-    std::unordered_map<int64_t, uint32_t> place_of_label_;  // of all but the node's own vector
+    std::vector<Copies> copies_;
+    std::unordered_map<uint64_t, uint32_t> places_;         // by hash
+    std::unordered_map<int64_t, uint32_t> place_of_label_;
 };
 
-// Finds the node whose vector is nearly equal to another one, under any metric.
+// Finds the node that is nearly equal to another one.
 //
 // Nodes are in the cells of a grid over three random projections, so that a cell has hardly any other
 // nodes than those that are sought (locality-sensitive hashing, Datar et al., 2004).
 class NearlyEqual {
   public:
-    // `share`: the largest difference, as a share of a vector's length or of the usual length.
-    NearlyEqual(size_t dim, double share)
-        : dim_(dim), share_(share), window_(4 * share / std::sqrt(double(dim))) {
+    explicit NearlyEqual(const Nodes& nodes)
+        : nodes_(nodes),
+          // Half of a cell, as a share of a length: a difference's projection is longer once in
+          // 10,000 times. A step is about 4 / 127 of a number of the usual size.
+          window_(4 * std::sqrt(kNearlyEqual * kNearlyEqual +
+                                kStepsApart * (4.0 / 127) * (4.0 / 127) / double(nodes.dim()))) {
         std::mt19937 random(1);
         std::normal_distribution<double> normal;
         for (auto& direction : directions_) {
-            direction.resize(dim);
-            for (auto& number : direction) number = normal(random) / std::sqrt(double(dim));
+            direction.resize(nodes.numbers());
+            for (auto& number : direction)
+                number = int8_t(std::max(-127.0, std::min(32 * normal(random), 127.0)));
         }
     }
 
     struct Place {
-        double at[kProjections], length;
+        double at[kProjections], length, step;
     };
 
-    Place place(const float* vector) const {
+    Place place(const char* node) const {
         Place place{};
+        const int8_t* numbers = numbers_of(node);
+        place.step = head_of(node).scale;
         for (size_t p = 0; p < kProjections; p++)
-            place.at[p] = sum([&](size_t i) { return directions_[p][i] * double(vector[i]); });
-        place.length =
-            std::sqrt(sum([&](size_t i) { return double(vector[i]) * double(vector[i]); }));
+            place.at[p] = place.step / 32 * product(directions_[p].data(), numbers);
+        place.length = place.step * std::sqrt(product(numbers, numbers));
         return place;
     }
 
     void add(const Place& place, int64_t label) {
-        const double scale = scale_of(std::max(place.length, usual()));
-        uint64_t hash = hash_of(scale);
-        for (const double at : place.at) hash = mixed(hash, cell(at, scale));
-        nodes_.emplace(hash, label);
+        add(place, std::max(place.length, usual()), label);
+        if (is_short(place)) add(place, place.length, label);
         lengths_ += place.length;
+        count_++;
     }
 
-    // Label of a node whose vector is nearly equal, or -1. `vector_of` returns a label's vector.
-    template <typename VectorOf>
-    int64_t find(const Place& place, const float* vector, const VectorOf& vector_of) const {
+    // Label of a node that is nearly equal, or -1. `node_of` returns a label's node.
+    template <typename NodeOf>
+    int64_t find(const Place& place, const char* node, const NodeOf& node_of) const {
         const double longer = std::max(place.length, usual());
-        const double most = share_ * longer;
-        const double scales[2] = {scale_of(longer * (1 - share_)), scale_of(longer * (1 + share_))};
+        const double most = kNearlyEqual * kNearlyEqual * longer * longer +
+                            kStepsApart * place.step * place.step;
+        const auto is_near = [&](int64_t label) {
+            return squared_difference(node, place, node_of(label)) <= most;
+        };
+        const int64_t found = find(place, longer, is_near);
+        // The usual length was another one when the first nodes were added.
+        return found < 0 && is_short(place) ? find(place, place.length, is_near) : found;
+    }
+
+  private:
+    static constexpr size_t kMostTries = 64;
+
+    void add(const Place& place, double length, int64_t label) {
+        const double scale = scale_of(length);
+        uint64_t hash = hash_of(scale);
+        for (const double at : place.at) hash = mixed(hash, cell(at, scale));
+        labels_.emplace(hash, label);
+    }
+
+    template <typename IsNear>
+    int64_t find(const Place& place, double length, const IsNear& is_near) const {
+        const double scales[2] = {scale_of(length * (1 - kNearlyEqual)),
+                                  scale_of(length * (1 + kNearlyEqual))};
         for (int s = 0; s < (scales[0] == scales[1] ? 1 : 2); s++) {
             const double reach = window_ * scales[s];
-            // A difference's projection is longer than that once in 10,000 times.
             int64_t low[kProjections], high[kProjections];
             for (size_t p = 0; p < kProjections; p++) {
                 low[p] = cell(place.at[p] - reach, scales[s]);
@@ -158,33 +155,29 @@ class NearlyEqual {
                     hash = mixed(hash, is_high ? high[p] : low[p]);
                 }
                 if (!is_new) continue;
-                const auto range = nodes_.equal_range(hash);
+                const auto range = labels_.equal_range(hash);
                 size_t tries = 0;
-                for (auto node = range.first; node != range.second; ++node) {
+                for (auto found = range.first; found != range.second; ++found) {
                     if (++tries > kMostTries) break;
-                    if (squared_difference(vector, vector_of(node->second), dim_) <= most * most)
-                        return node->second;
+                    if (is_near(found->second)) return found->second;
                 }
             }
         }
         return -1;
     }
 
-  private:
-    static constexpr size_t kMostTries = 64;
-
-    // Adds in four sums, for which an addition need not wait for the one before it.
-    template <typename Term>
-    double sum(const Term& term) const {
-        double sums[4] = {};
-        size_t i = 0;
-        for (; i + 4 <= dim_; i += 4)
-            for (size_t j = 0; j < 4; j++) sums[j] += term(i + j);
-        for (; i < dim_; i++) sums[0] += term(i);
-        return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    double product(const int8_t* a, const int8_t* b) const {
+        return nodes_.product(a, b, nodes_.numbers());
+    }
+    double squared_difference(const char* node, const Place& place, const char* other) const {
+        const double step = head_of(other).scale;
+        const double squares = step * step * product(numbers_of(other), numbers_of(other));
+        return place.length * place.length + squares -
+               2 * place.step * step * product(numbers_of(node), numbers_of(other));
     }
 
-    double usual() const { return nodes_.empty() ? 0.0 : lengths_ / double(nodes_.size()); }
+    double usual() const { return count_ ? lengths_ / double(count_) : 0.0; }
+    bool is_short(const Place& place) const { return place.length < usual() / 4; }
     // A power of two above a length, by which cells are measured; 1 for 0.
     static double scale_of(double length) { return length > 0 ? std::exp2(std::ilogb(length) + 1) : 1; }
     int64_t cell(double at, double scale) const {
@@ -196,11 +189,12 @@ class NearlyEqual {
         return hash ^ hash >> 29;
     }
 
-    size_t dim_;
-    double share_, window_;
-    std::vector<double> directions_[kProjections];
-    std::unordered_multimap<uint64_t, int64_t> nodes_;  // labels by the hash of their cell
+    const Nodes& nodes_;
+    double window_;
+    std::vector<int8_t> directions_[kProjections];
+    std::unordered_multimap<uint64_t, int64_t> labels_;  // of nodes, by the hash of their cell
     double lengths_ = 0;
+    size_t count_ = 0;
 };
 
 }  // namespace flowvec

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "graph_file.h"
+#include "hnswlib_index.h"
 #include "interface.h"
 #include "pairs.h"
 #include "postings.h"
@@ -22,13 +22,13 @@ namespace {
 
 // A graph, and a lock: searches, writing the file and marking deletions, or adding nodes.
 struct Handle {
-    flowvec::Space space;
+    flowvec::Nodes nodes;
     std::unique_ptr<flowvec::Graph> graph;
     mutable std::shared_mutex mutex;
     std::mutex deleting;  // held by one thread that marks deletions
     bool is_broken = false;  // an exception has left it half changed
 
-    Handle(size_t dim, bool squared) : space(dim, squared) {}
+    Handle(size_t dim, bool squared) : nodes(dim, squared) {}
     void check() const {
         if (is_broken) throw ArgumentError("an earlier change of this graph failed");
     }
@@ -46,10 +46,30 @@ void check_capacity(size_t capacity) {
     if (capacity >= size_t(1) << 31) throw ArgumentError("a graph has less than 2^31 nodes");
 }
 
+void check_rows(const hnswlib::HierarchicalNSW<float>& graph, size_t dim, const float* vectors,
+                const int64_t* labels, size_t count) {
+    if (count > graph.max_elements_ - graph.cur_element_count)
+        throw ArgumentError("there is no room for so many nodes; resize the graph");
+    for (size_t i = 0; i < count; i++)
+        if (labels[i] < 0 || (i && labels[i] <= labels[i - 1]) ||
+            graph.label_lookup_.count(hnswlib::labeltype(labels[i])))
+            throw ArgumentError("labels must be new, ascending and not negative; " +
+                                std::to_string(labels[i]) + " is not");
+    for (size_t i = 0; i < count * dim; i++)
+        if (!std::isfinite(vectors[i])) throw ArgumentError("a vector holds NaN or infinity");
+}
+
+flowvec::Vectors vectors_at(const char* blocks, size_t in_blocks, size_t block_rows,
+                            size_t block_bytes, const float* others, uint8_t* used) {
+    static_assert(sizeof(std::atomic<uint8_t>) == 1, "a mark is one byte");
+    return {blocks, in_blocks, block_rows, block_bytes, others,
+            reinterpret_cast<std::atomic<uint8_t>*>(used)};
+}
+
 }  // namespace
 
 // Changes with every change of this interface.
-FLOWVEC_API int flowvec_hnsw_version() { return 5; }
+FLOWVEC_API int flowvec_hnsw_version() { return 6; }
 
 FLOWVEC_API const char* flowvec_hnsw_simd() { return flowvec::kernels().name; }
 
@@ -60,25 +80,24 @@ FLOWVEC_API const char* flowvec_hnsw_error() { return message.c_str(); }
 FLOWVEC_API int flowvec_hnsw_errno() { return system_error_number; }
 
 FLOWVEC_API int flowvec_hnsw_create(size_t dim, int squared, size_t capacity, size_t m,
-                                    size_t ef_construction, size_t seed, int grouped,
-                                    Handle** result) {
+                                    size_t ef_construction, size_t seed, Handle** result) {
     return guarded([&] {
         check_sizes(dim, m);
         check_capacity(capacity);
         std::unique_ptr<Handle> handle(new Handle(dim, squared != 0));
-        handle->graph.reset(new flowvec::Graph(handle->space, std::max<size_t>(capacity, 1), m,
-                                               ef_construction, seed, grouped != 0));
+        handle->graph.reset(new flowvec::Graph(handle->nodes, std::max<size_t>(capacity, 1), m,
+                                               ef_construction, seed));
         *result = handle.release();
     });
 }
 
 FLOWVEC_API int flowvec_hnsw_load(const char* path, size_t dim, int squared, size_t m,
-                                  size_t capacity, int grouped, Handle** result) {
+                                  size_t capacity, Handle** result) {
     return guarded([&] {
         check_sizes(dim, m);
         check_capacity(capacity);
         std::unique_ptr<Handle> handle(new Handle(dim, squared != 0));
-        handle->graph = flowvec::GraphFile::read(path, handle->space, m, capacity, grouped != 0);
+        handle->graph = flowvec::GraphFile::read(path, handle->nodes, m, capacity);
         *result = handle.release();
     });
 }
@@ -93,7 +112,7 @@ FLOWVEC_API int flowvec_hnsw_save(const Handle* handle, const char* path) {
     });
 }
 
-// Rows, deleted rows, room for nodes, ef_construction, nodes.
+// Rows, deleted rows, room for nodes, ef_construction, nodes, bytes of a node and its links.
 FLOWVEC_API int flowvec_hnsw_sizes(const Handle* handle, uint64_t* sizes) {
     return guarded([&] {
         Reading lock(handle->mutex);
@@ -103,6 +122,7 @@ FLOWVEC_API int flowvec_hnsw_sizes(const Handle* handle, uint64_t* sizes) {
         sizes[2] = graph.max_elements_;
         sizes[3] = graph.ef_construction_;
         sizes[4] = graph.cur_element_count;
+        sizes[5] = graph.size_data_per_element_;
     });
 }
 
@@ -148,15 +168,7 @@ FLOWVEC_API int flowvec_hnsw_add(Handle* handle, const float* vectors, const int
         Writing lock(handle->mutex);
         handle->check();
         auto& graph = *handle->graph;
-        if (count > graph.max_elements_ - graph.cur_element_count)
-            throw ArgumentError("there is no room for so many nodes; resize the graph");
-        for (size_t i = 0; i < count; i++)
-            if (labels[i] < 0 || (i && labels[i] <= labels[i - 1]) ||
-                graph.label_lookup_.count(hnswlib::labeltype(labels[i])))
-                throw ArgumentError("labels must be new, ascending and not negative; " +
-                                    std::to_string(labels[i]) + " is not");
-        for (size_t i = 0; i < count * handle->space.dim(); i++)
-            if (!std::isfinite(vectors[i])) throw ArgumentError("a vector holds NaN or infinity");
+        check_rows(graph, handle->nodes.dim(), vectors, labels, count);
         handle->is_broken = true;
         graph.add(vectors, labels, count, threads);
         handle->is_broken = false;
@@ -176,22 +188,59 @@ FLOWVEC_API int flowvec_hnsw_delete(Handle* handle, const int64_t* labels, uint8
     });
 }
 
-// The k nearest of each query: labels and distances, (queries, k). See Graph::search.
+// The k nearest of each query among some rows: labels and scores, (queries, k). See Graph::search,
+// flowvec::Rows and flowvec::Vectors.
 FLOWVEC_API int flowvec_hnsw_search(const Handle* handle, const float* queries, size_t count,
-                                    size_t k, size_t ef, size_t threads,
-                                    const int64_t* eligible_labels, const uint8_t* eligible_marks,
-                                    size_t eligible_count, int64_t* labels, float* distances) {
+                                    size_t k, size_t ef, const int64_t* row_labels, size_t rows,
+                                    const char* blocks, size_t in_blocks, size_t block_rows,
+                                    size_t block_bytes, const float* others, uint8_t* used,
+                                    size_t threads, int64_t* labels, float* scores) {
     return guarded([&] {
         Reading lock(handle->mutex);
         handle->check();
-        const flowvec::Eligible eligible = {eligible_labels, eligible_marks, eligible_count};
-        const auto* filter = eligible_labels ? &eligible : nullptr;
-        const size_t dim = handle->space.dim();
+        const flowvec::Rows those = {
+            row_labels, rows,
+            vectors_at(blocks, in_blocks, block_rows, block_bytes, others, used)};
+        const size_t dim = handle->nodes.dim();
         flowvec::in_threads(count, threads, [&](size_t i) {
-            handle->graph->search(queries + i * dim, k, ef, filter, labels + i * k,
-                                  distances + i * k);
+            handle->graph->search(queries + i * dim, k, ef, those, labels + i * k, scores + i * k);
         });
     });
+}
+
+// --- a file for hnswlib: see hnswlib_index.h -------------------------------------------------------
+
+struct HnswlibHandle {
+    flowvec::FloatSpace space;
+    flowvec::HnswlibIndex index;
+
+    HnswlibHandle(size_t dim, bool squared, size_t capacity, size_t m, size_t ef_construction)
+        : space(dim, squared), index(space, capacity, m, ef_construction) {}
+};
+
+FLOWVEC_API int flowvec_hnsw_hnswlib_create(size_t dim, int squared, size_t capacity, size_t m,
+                                            size_t ef_construction, HnswlibHandle** result) {
+    return guarded([&] {
+        check_sizes(dim, m);
+        check_capacity(capacity);
+        *result = new HnswlibHandle(dim, squared != 0, std::max<size_t>(capacity, 1), m,
+                                    ef_construction);
+    });
+}
+
+FLOWVEC_API void flowvec_hnsw_hnswlib_free(HnswlibHandle* handle) { delete handle; }
+
+// By one thread at a time.
+FLOWVEC_API int flowvec_hnsw_hnswlib_add(HnswlibHandle* handle, const float* vectors,
+                                         const int64_t* labels, size_t count, size_t threads) {
+    return guarded([&] {
+        check_rows(handle->index, handle->space.dim(), vectors, labels, count);
+        handle->index.add(vectors, labels, count, threads);
+    });
+}
+
+FLOWVEC_API int flowvec_hnsw_hnswlib_save(const HnswlibHandle* handle, const char* path) {
+    return guarded([&] { handle->index.save(path); });
 }
 
 // The k best rows of an inverted file for a query: rows and scores (k), and how many there are. See
@@ -277,10 +326,7 @@ FLOWVEC_API int flowvec_hnsw_codes_search(const flowvec::Codes* codes, const flo
                                           const float* others, uint8_t* used, size_t threads,
                                           int64_t* rows, float* scores) {
     return guarded([&] {
-        static_assert(sizeof(std::atomic<uint8_t>) == 1, "a mark is one byte");
-        const flowvec::Vectors vectors = {
-            blocks, in_blocks, block_rows, block_bytes, others,
-            reinterpret_cast<std::atomic<uint8_t>*>(used)};
+        const auto vectors = vectors_at(blocks, in_blocks, block_rows, block_bytes, others, used);
         codes->search({queries, count, k, first, last, allowed, reach, &vectors},
                       std::max<size_t>(threads, 1), rows, scores);
     });

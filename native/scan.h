@@ -19,6 +19,7 @@
 #include "errors.h"
 #include "scan_kernels.h"
 #include "threads.h"
+#include "vectors.h"
 
 namespace flowvec {
 
@@ -27,57 +28,12 @@ constexpr size_t QUERIES_OF_TASK = 8 * TILE;
 // Candidates that are collected before those that are no longer are dropped, or all are scored.
 constexpr size_t MOST_COLLECTED = 256;
 
-// Where the vectors of rows are: the first ones in blocks of a file, the others in memory.
-struct Vectors {
-    const char* blocks;
-    size_t in_blocks;  // how many rows
-    size_t block_rows, block_bytes;
-    const float* others;
-    std::atomic<uint8_t>* used;  // is marked for each block that scores are computed of; or null
-
-    const float* row(size_t i, size_t dim) const {
-        if (i >= in_blocks) return others + (i - in_blocks) * dim;
-        const char* block = blocks + i / block_rows * block_bytes;
-        return reinterpret_cast<const float*>(block) + i % block_rows * dim;
-    }
-    void note(size_t i) const {
-        if (used && i < in_blocks) used[i / block_rows].store(1, std::memory_order_relaxed);
-    }
-};
-
-struct ScanHit {
-    float score;
-    size_t row;
-    // Of equal scores, the row that comes first is better.
-    bool operator<(const ScanHit& other) const {
-        return score != other.score ? score > other.score : row < other.row;
-    }
-};
-
-// The exact scores of rows for a query.
-struct Scorer {
-    const float* query;
-    const Vectors* vectors;
-    size_t dim;
-    bool squared;
+// Scores, and how far an estimate may be from them.
+struct Scorer : ExactScorer {
     // An estimate is of the score less this, or for distances, of this less the square.
     float shift;
     float rounding;  // how much a score may be wrong
 
-    float score(size_t row) const {
-        const float* vector = vectors->row(row, dim);
-        vectors->note(row);
-        return squared ? -std::sqrt(kernels().squared(query, vector, &dim))
-                       : kernels().dot(query, vector, dim);
-    }
-    void prefetch(size_t row) const {
-#if defined(__GNUC__)
-        const float* vector = vectors->row(row, dim);
-        for (size_t at = 0; at < dim; at += 16) __builtin_prefetch(vector + at);
-#else
-        (void)row;
-#endif
-    }
     // The least estimate, without its error, of a row with this score.
     float estimate_of(float score) const {
         return (squared ? shift - score * score : score - shift) - rounding;
@@ -337,7 +293,7 @@ class Codes {
                 centre += double(centre_[i]) * centre_[i];
             }
             const double lost = 1e-7 * (8 + double(dim_) / 64) * norm * std::sqrt(centre);
-            queries.scorers.push_back({query, wanted.vectors, dim_, squared_,
+            queries.scorers.push_back({{query, wanted.vectors, dim_, squared_},
                                        float(squared_ ? length : middle),
                                        squared_ ? 0 : float(lost)});
             queries.scales.push_back(scale);

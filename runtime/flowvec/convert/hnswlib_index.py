@@ -1,6 +1,6 @@
 """Builds an HNSW graph and writes it as hnswlib's `save_index` does.
 
-flowvec's own graph makes the file, so hnswlib is not needed. A graph is built in memory: it takes
+flowvec's library makes the file, so hnswlib is not needed. A graph is built in memory: it takes
 the vectors and about 8 * M bytes a row beside them, as it will in hnswlib.
 """
 
@@ -12,7 +12,7 @@ from flowvec.convert.description import describe
 from flowvec.convert.labelled_rows import labelled_rows, sparse_note
 from flowvec.convert.rows import Rows
 from flowvec.errors import ConvertError
-from flowvec.hnsw import HnswError, HnswGraph
+from flowvec.hnsw import HnswError, HnswlibIndex
 from flowvec.machine import available_cores
 
 __all__ = ["NAME", "write_hnswlib"]
@@ -31,10 +31,9 @@ def write_hnswlib(out: Path, rows: Rows) -> tuple[str, ...]:
     info, options = rows.info, rows.options
     space = "l2" if info.metric == "l2" else "ip"
     try:
-        graph = HnswGraph(
-            "l2" if space == "l2" else "ip",
-            info.dim, info.rows, options.m, options.ef_construction, grouped=False,
-        )  # fmt: skip
+        graph = HnswlibIndex(
+            "l2" if space == "l2" else "ip", info.dim, info.rows, options.m, options.ef_construction
+        )
         with labelled_rows(out, rows) as beside:
             for labels, block in rows.labelled():
                 graph.add(labels, rows.inner_product_rows(block), available_cores())

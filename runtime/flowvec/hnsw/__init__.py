@@ -1,20 +1,19 @@
-"""HNSW graphs, codes of vectors and inverted files, in a library of flowvec's own (`native/`).
+"""HNSW graphs, codes of vectors and inverted files, in a library of flowvec's own (`native/`)."""
 
-Graphs are hnswlib's. One in which equal rows do not share nodes has the files of the package
-hnswlib 0.8.
-"""
-
-from flowvec.hnsw.codes import Codes, Places, checksums, has_fast_scan
+from flowvec.hnsw.codes import Codes, checksums, has_fast_scan
 from flowvec.hnsw.graph import HnswGraph, Space
+from flowvec.hnsw.hnswlib_index import HnswlibIndex
 from flowvec.hnsw.inverted_file import best_rows
 from flowvec.hnsw.library import GraphFileError, HnswError
 from flowvec.hnsw.pair_scan import PairScan
+from flowvec.hnsw.places import Places
 
 __all__ = [
     "Codes",
     "GraphFileError",
     "HnswError",
     "HnswGraph",
+    "HnswlibIndex",
     "PairScan",
     "Places",
     "Space",

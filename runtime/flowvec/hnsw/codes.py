@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from flowvec.hnsw.library import HnswError, address, check, library
+from flowvec.hnsw.places import Places
 
-__all__ = ["Codes", "Places", "checksums", "has_fast_scan"]
+__all__ = ["Codes", "checksums", "has_fast_scan"]
 
 Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where the vectors of rows are in memory; whoever holds it keeps the memory.
-
-    Attributes:
-        blocks: vectors of the first rows, float32 (blocks, rows, dim); each block is contiguous.
-        in_blocks: how many rows those are.
-        others: vectors of the rows after them, float32 (rows, dim), contiguous.
-    """
-
-    blocks: Floats | None
-    in_blocks: int
-    others: Floats
 
 
 def has_fast_scan() -> bool:
@@ -198,7 +183,6 @@ class Codes:
         last: int,
         allowed: npt.NDArray[np.bool_] | None = None,
         reach: float,
-        used: Bytes | None = None,
         threads: int = 1,
     ) -> tuple[npt.NDArray[np.int64], Floats]:
         """The k nearest rows of each query, best first; equal scores in the order of rows.
@@ -211,7 +195,6 @@ class Codes:
             last: the row after the last one.
             allowed: which rows may be returned, bool (at least `last`,); None is all.
             reach: how many standard deviations an estimate may be wrong.
-            used: for each block, uint8 (blocks,); becomes 1 where scores are computed from it.
             threads: how many search.
 
         Returns:
@@ -224,27 +207,19 @@ class Codes:
         queries = np.ascontiguousarray(queries, np.float32)
         if queries.ndim != 2 or queries.shape[1] != self.dim:
             raise HnswError(f"queries have shape {queries.shape} instead of (n, {self.dim})")
-        if not 0 <= first <= last <= places.in_blocks + len(places.others):
+        if not 0 <= first <= last <= len(places):
             raise HnswError(f"rows {first} to {last} are not all there")
         if allowed is not None:
             allowed = np.ascontiguousarray(allowed, np.bool_)
             if len(allowed) < last:
                 raise HnswError(f"{len(allowed)} marks for {last} rows")
-        blocks, others = places.blocks, places.others
-        if used is not None and (blocks is None or len(used) * blocks.shape[1] < places.in_blocks):
-            raise HnswError(f"{len(used)} marks are too few for the blocks")
-        others = np.ascontiguousarray(others, np.float32)
         rows = np.empty((len(queries), k), np.int64)
         scores = np.empty((len(queries), k), np.float32)
         check(
             self._lib.flowvec_hnsw_codes_search(
                 self._handle, address(queries), len(queries), k, first, last,
                 None if allowed is None else address(allowed), reach,
-                None if blocks is None else address(blocks), places.in_blocks,
-                1 if blocks is None else blocks.shape[1],
-                0 if blocks is None else blocks.strides[0],
-                address(others), None if used is None else address(used), threads,
-                address(rows), address(scores),
+                *places.arguments(self.dim), threads, address(rows), address(scores),
             )
         )  # fmt: skip
         return rows, scores

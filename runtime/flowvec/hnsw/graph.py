@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flowvec.hnsw.library import HnswError, address, check, library
+from flowvec.hnsw.places import Places
 
-__all__ = ["HnswGraph", "Space"]
+__all__ = ["HnswGraph", "Space", "is_squared"]
 
 Space = Literal["ip", "l2"]
 Floats = npt.NDArray[np.float32]
@@ -21,16 +22,17 @@ Mask = npt.NDArray[np.bool_]
 
 
 class HnswGraph:
-    """An HNSW graph (Malkov and Yashunin, 2018) of float32 vectors under labels from 0.
+    """An HNSW graph (Malkov and Yashunin, 2018) of rows under labels from 0.
+
+    It holds vectors in 8 bits a number, and a search compares the best nodes again, exactly, with
+    the vectors of their rows, which the caller keeps.
 
     Any number of threads may use it: searches, `save` and `delete` run side by side; `add` and
     `resize` wait for them, and they for those. All release Python's lock. It cannot be pickled.
 
-    Distances are `1 - dot` for `ip`, and the squared Euclidean distance for `l2`.
-
-    Rows whose vectors are equal, or nearly (by 5e-4 of their length; 2e-5 for `l2`), share a node:
-    copies that are nodes link to each other alone, and rows behind them are not reached any more.
-    Each row is found at its own distance. hnswlib's graphs have a node for each row.
+    Rows whose vectors are equal, or nearly (by 8e-4 of their length), share a node: copies that are
+    nodes link to each other alone, and rows behind them are not reached any more. Each row has its
+    own score.
     """
 
     def __init__(
@@ -41,7 +43,6 @@ class HnswGraph:
         m: int = 16,
         ef_construction: int = 200,
         seed: int = 0,
-        grouped: bool = True,
     ) -> None:
         """An empty graph.
 
@@ -51,8 +52,7 @@ class HnswGraph:
             capacity: room for this many nodes, until `resize`.
             m: links of a node on the upper levels, and half of those on the lowest.
             ef_construction: search depth when a node is added.
-            seed: for the random levels; the same as hnswlib's.
-            grouped: whether equal rows share a node; False makes hnswlib's graph and file.
+            seed: for the random levels.
 
         Raises:
             HnswError: a size is out of range.
@@ -60,7 +60,7 @@ class HnswGraph:
         """
         made = ctypes.c_void_p()
         status = library().flowvec_hnsw_create(
-            dim, _squared(space), capacity, m, ef_construction, seed, grouped, ctypes.byref(made)
+            dim, is_squared(space), capacity, m, ef_construction, seed, ctypes.byref(made)
         )
         check(status)
         self._own(made, dim)
@@ -77,19 +77,17 @@ class HnswGraph:
         dim: int,
         m: int = 16,
         capacity: int = 0,
-        grouped: bool = True,
     ) -> HnswGraph:
-        """Read a file of `save`, or, if it is not grouped, of hnswlib's `save_index`.
+        """Read a file of `save`.
 
         Every number in it is checked before it is used.
 
         Args:
             path: the file.
-            space: `ip` or `l2`; the file does not say.
+            space: `ip` or `l2`.
             dim: length of its vectors.
             m: its M.
             capacity: room for at least this many nodes.
-            grouped: whether the graph was grouped.
 
         Raises:
             GraphFileError: it is not a whole, valid graph of these sizes.
@@ -99,7 +97,7 @@ class HnswGraph:
         made = ctypes.c_void_p()
         name = os.fspath(path)
         status = library().flowvec_hnsw_load(
-            os.fsencode(name), dim, _squared(space), m, capacity, grouped, ctypes.byref(made)
+            os.fsencode(name), dim, is_squared(space), m, capacity, ctypes.byref(made)
         )
         check(status, name)
         graph = cls.__new__(cls)
@@ -118,7 +116,7 @@ class HnswGraph:
         check(self._lib.flowvec_hnsw_save(self._handle, os.fsencode(name)), name)
 
     def _sizes(self) -> list[int]:
-        sizes = (ctypes.c_uint64 * 5)()
+        sizes = (ctypes.c_uint64 * 6)()
         check(self._lib.flowvec_hnsw_sizes(self._handle, ctypes.byref(sizes)))
         return list(sizes)
 
@@ -143,10 +141,15 @@ class HnswGraph:
 
     @property
     def file_bytes(self) -> int:
-        """Size of its file, which is about the memory of its vectors and links."""
+        """Size of its file, which is about its memory."""
         size = ctypes.c_uint64()
         check(self._lib.flowvec_hnsw_file_bytes(self._handle, ctypes.byref(size)))
         return size.value
+
+    @property
+    def node_bytes(self) -> int:
+        """Size of a node, with its links on the lowest level."""
+        return self._sizes()[5]
 
     @property
     def ef_construction(self) -> int:
@@ -218,43 +221,39 @@ class HnswGraph:
         queries: Floats,
         k: int,
         ef: int,
+        labels: Labels,
+        places: Places,
         threads: int = 1,
-        eligible: tuple[Labels, Mask] | None = None,
     ) -> tuple[Labels, Floats]:
-        """The k nearest rows of each query, nearest first; equal distances by ascending label.
+        """The k nearest rows of each query, best first; equal scores by ascending label.
 
         Args:
             queries: float32 (queries, dim).
             k: how many.
-            ef: search depth: the k nearest are taken from this many nodes; k if that is more.
+            ef: search depth: the best are taken from this many nodes; k * 1.5 + 16 if that is more.
+            labels: of all rows that are not deleted, ascending, int64 (rows,).
+            places: their vectors.
             threads: how many search, at most one for each query.
-            eligible: labels, ascending, int64 (rows,), and which of them may be returned, bool
-                (rows,). Others are passed through. None is all.
 
         Returns:
-            Labels int64 and distances float32, (queries, k). Where fewer were reached, the label is
-            -1 and the distance is infinite.
+            Labels int64 and scores float32, (queries, k): dot products, or negative distances.
+            Where fewer were reached, the label is -1 and the score is minus infinity.
         """
         queries = self._rows(queries)
         if k < 1:
             raise HnswError(f"k must be 1 or more, not {k}")
-        among = marks = None
-        if eligible is not None:
-            among = np.ascontiguousarray(eligible[0], np.int64)
-            marks = np.ascontiguousarray(eligible[1], np.bool_)
-            if among.shape != marks.shape or among.ndim != 1:
-                raise HnswError(f"{among.shape} labels for {marks.shape} marks")
-        labels = np.empty((len(queries), k), np.int64)
-        distances = np.empty((len(queries), k), np.float32)
+        labels = np.ascontiguousarray(labels, np.int64)
+        if labels.shape != (len(places),):
+            raise HnswError(f"{labels.shape} labels for {len(places)} vectors")
+        found = np.empty((len(queries), k), np.int64)
+        scores = np.empty((len(queries), k), np.float32)
         check(
             self._lib.flowvec_hnsw_search(
-                self._handle, address(queries), len(queries), k, max(1, ef), threads,
-                None if among is None else address(among),
-                None if marks is None else address(marks),
-                0 if among is None else len(among), address(labels), address(distances),
+                self._handle, address(queries), len(queries), k, max(1, ef), address(labels),
+                len(labels), *places.arguments(self.dim), threads, address(found), address(scores),
             )
         )  # fmt: skip
-        return labels, distances
+        return found, scores
 
     def _rows(self, vectors: Floats) -> Floats:
         rows = np.ascontiguousarray(vectors, np.float32)
@@ -266,7 +265,8 @@ class HnswGraph:
         raise TypeError("a graph cannot be pickled; save it to a file")
 
 
-def _squared(space: Space) -> int:
+def is_squared(space: Space) -> int:
+    """1 for squared Euclidean distances, and 0 for inner products."""
     if space not in ("ip", "l2"):
         raise HnswError(f"space must be 'ip' or 'l2', not {space!r}")
     return int(space == "l2")

@@ -23,12 +23,12 @@ __all__ = ["LIBRARY", "SIGNATURES", "GraphFileError", "HnswError", "address", "c
 
 # The name says nothing of a Python version, since the library does not use Python.
 LIBRARY = {"win32": "_hnsw.dll", "darwin": "_hnsw.dylib"}.get(sys.platform, "_hnsw.so")
-_VERSION = 5  # of the interface in native/hnsw.cpp
+_VERSION = 6  # of the interface in native/hnsw.cpp
 _BAD_ARGUMENT, _BAD_FILE, _SYSTEM, _NO_MEMORY = 1, 2, 3, 4
 
 SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "create": (c_size_t, c_int, c_size_t, c_size_t, c_size_t, c_size_t, c_int, c_void_p),
-    "load": (c_char_p, c_size_t, c_int, c_size_t, c_size_t, c_int, c_void_p),
+    "create": (c_size_t, c_int, c_size_t, c_size_t, c_size_t, c_size_t, c_void_p),
+    "load": (c_char_p, c_size_t, c_int, c_size_t, c_size_t, c_void_p),
     "save": (c_void_p, c_char_p),
     "sizes": (c_void_p, c_void_p),
     "file_bytes": (c_void_p, c_void_p),
@@ -37,9 +37,12 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "add": (c_void_p, c_void_p, c_void_p, c_size_t, c_size_t),
     "delete": (c_void_p, c_void_p, c_void_p, c_size_t),
     "search": (
-        c_void_p, c_void_p, c_size_t, c_size_t, c_size_t, c_size_t,
-        c_void_p, c_void_p, c_size_t, c_void_p, c_void_p,
+        c_void_p, c_void_p, c_size_t, c_size_t, c_size_t, c_void_p, c_size_t, c_void_p, c_size_t,
+        c_size_t, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p,
     ),
+    "hnswlib_create": (c_size_t, c_int, c_size_t, c_size_t, c_size_t, c_void_p),
+    "hnswlib_add": (c_void_p, c_void_p, c_void_p, c_size_t, c_size_t),
+    "hnswlib_save": (c_void_p, c_char_p),
     "best_rows": (
         c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_size_t, c_void_p, c_size_t,
         c_void_p, c_void_p, c_void_p,
@@ -81,7 +84,7 @@ def library() -> ctypes.CDLL:
     """
     path = Path(__file__).with_name(LIBRARY)
     lib = load_library(path, "flowvec_hnsw_", _VERSION, SIGNATURES)
-    for name in ("free", "codes_free", "pairs_free"):
+    for name in ("free", "codes_free", "pairs_free", "hnswlib_free"):
         free = getattr(lib, f"flowvec_hnsw_{name}")
         free.argtypes, free.restype = (c_void_p,), None
     for name in ("error", "simd", "scan_simd"):

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvec.hnsw import GraphFileError, HnswError, HnswGraph
-from tests.graph_files import HEADER
+from flowvec.hnsw import GraphFileError, HnswError, HnswGraph, HnswlibIndex
+from tests.runtime.hnsw.graphs import scores_of, search
 
 ROWS, DIM, M = 2000, 16, 8
 SPACES = ("ip", "l2")
@@ -23,127 +23,118 @@ def whole_numbers(rows: int, dim: int = DIM, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-50, 50, (rows, dim)).astype(np.float32)
 
 
-def graph_of(
-    rows: np.ndarray,
-    space: Any = "l2",
-    labels: np.ndarray | None = None,
-    *,
-    grouped: bool = True,
-) -> HnswGraph:
-    graph = HnswGraph(space, rows.shape[1], len(rows), M, 60, grouped=grouped)
+def graph_of(rows: np.ndarray, space: Any = "l2", labels: np.ndarray | None = None) -> HnswGraph:
+    graph = HnswGraph(space, rows.shape[1], len(rows), M, 60)
     graph.add(np.arange(len(rows)) if labels is None else labels, rows)
     return graph
-
-
-def distances(queries: np.ndarray, rows: np.ndarray, space: str) -> np.ndarray:
-    if space == "ip":
-        return 1 - queries @ rows.T
-    return ((queries[:, None] - rows) ** 2).sum(-1)
 
 
 # --- the package hnswlib --------------------------------------------------------------------------
 
 
-def peer_of(rows: np.ndarray, space: str) -> Any:
+@pytest.mark.parametrize("space", SPACES)
+def test_an_index_for_hnswlib_has_its_bytes(tmp_path: Path, space: Any) -> None:
     hnswlib = pytest.importorskip("hnswlib", reason="needs hnswlib, a peer")
-    peer = hnswlib.Index(space=space, dim=rows.shape[1])
-    peer.init_index(max_elements=len(rows) + 500, M=M, ef_construction=60, random_seed=0)
-    peer.add_items(rows, np.arange(len(rows)), num_threads=1)
-    return peer
+    rows = whole_numbers(ROWS)
+    peer = hnswlib.Index(space=space, dim=DIM)
+    peer.init_index(max_elements=ROWS, M=M, ef_construction=60)
+    peer.add_items(rows, np.arange(ROWS), num_threads=1)
+    peer.save_index(str(tmp_path / "peer"))
+    own = HnswlibIndex(space, DIM, ROWS, M, 60)
+    for start in range(0, ROWS, 700):
+        part = rows[start : start + 700]
+        own.add(np.arange(start, start + len(part)), part)
+    own.save(tmp_path / "own")
+    assert (tmp_path / "own").read_bytes() == (tmp_path / "peer").read_bytes()
+    for labels, vectors in (
+        ([ROWS], whole_numbers(1)), ([ROWS - 1], whole_numbers(1)), ([ROWS], whole_numbers(1, 3))
+    ):  # fmt: skip
+        with pytest.raises(HnswError):
+            own.add(np.array(labels), vectors)
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_graphs_files_and_answers_are_hnswlibs(tmp_path: Path, space: Any) -> None:
-    rows, queries = whole_numbers(ROWS), whole_numbers(50, seed=1)
-    peer, graph = peer_of(rows, space), graph_of(rows, space, grouped=False)
-    for gone in range(0, ROWS, 7):
-        peer.mark_deleted(gone)
-    graph.delete(np.arange(0, ROWS, 7))
-    peer.save_index(str(tmp_path / "peer"))
-    graph.save(tmp_path / "own")
-    theirs = bytearray((tmp_path / "peer").read_bytes())
-    np.frombuffer(theirs, HEADER, count=1)[0]["max_elements"] = ROWS
-    assert (tmp_path / "own").read_bytes() == theirs
-    # Each reads the other's file, and goes on with the same levels.
-    read = HnswGraph.load(tmp_path / "peer", space, DIM, M, ROWS + 500, grouped=False)
-    peer = type(peer)(space=space, dim=DIM)
-    peer.load_index(str(tmp_path / "own"), max_elements=ROWS + 500)
-    more = whole_numbers(500, seed=2)
-    peer.add_items(more, np.arange(ROWS, ROWS + 500), num_threads=1)
-    read.add(np.arange(ROWS, ROWS + 500), more)
-    peer.set_ef(1)
-    labels, found = read.search(queries, 40, 40)
-    their_labels, their_found = peer.knn_query(queries, k=40, num_threads=1)
-    np.testing.assert_array_equal(labels, their_labels.astype(np.int64))
-    np.testing.assert_array_equal(found, their_found)
+def test_eight_bits_lose_nothing_of_hnswlibs_recall(space: Any) -> None:
+    """At equal settings; vectors far from zero, as texts of one kind have."""
+    hnswlib = pytest.importorskip("hnswlib", reason="needs hnswlib, a peer")
+    rng = np.random.default_rng(0)
+    rows, queries = np.split(rng.normal(3, 1, (ROWS + 200, DIM)).astype(np.float32), [ROWS])
+    peer = hnswlib.Index(space=space, dim=DIM)
+    peer.init_index(max_elements=ROWS, M=M, ef_construction=60, random_seed=0)
+    peer.add_items(rows, np.arange(ROWS), num_threads=1)
+    peer.set_ef(40)
+    best = np.argsort(-scores_of(queries, rows, space), axis=1)[:, :10]
+
+    def recall(found: np.ndarray) -> float:
+        return float(np.mean([np.isin(a, b).mean() for a, b in zip(best, found, strict=True)]))
+
+    theirs = recall(peer.knn_query(queries, k=10, num_threads=1)[0])
+    assert recall(search(graph_of(rows, space), rows, queries, 10, 40)[0]) >= theirs - 0.02
 
 
 # --- searches -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_a_deep_search_is_exact_among_what_may_be_returned(space: Any) -> None:
+def test_a_deep_search_is_exact(space: Any) -> None:
     rng = np.random.default_rng(3)
     rows, queries = whole_numbers(600), whole_numbers(20, seed=1)
-    labels = np.cumsum(rng.integers(1, 4, 600)) + 10**12  # with gaps
+    labels = np.cumsum(rng.integers(2, 4, 600)) + 10**12  # with gaps
     graph = graph_of(rows, space, labels)
     graph.delete(labels[::9])
-    marks = rng.random(600) < 0.3
-    others = np.sort(np.concatenate((labels[:500], labels[:500] + 10**6)))  # rows the graph lacks
-    is_marked = np.isin(others, labels[marks]) | (others > labels[-1])
-    exact = distances(queries, rows, space)
-    for eligible, allowed in (
-        (None, np.ones(600, np.bool_)),
-        ((labels, marks), marks),
-        ((others, is_marked), marks & (np.arange(600) < 500)),
-        ((labels, np.zeros(600, np.bool_)), np.zeros(600, np.bool_)),
-        ((labels[:0], marks[:0]), np.zeros(600, np.bool_)),
-    ):
-        allowed = allowed.copy()
-        allowed[::9] = False
-        expected = np.sort(np.where(allowed, exact, np.inf), axis=1)[:, :300]
-        found, d = graph.search(queries, 300, 600, eligible=eligible)
-        np.testing.assert_array_equal(d, expected)
-        assert ((found == -1) == np.isinf(d)).all()
-        ordered = sorted(zip(d[0].tolist(), found[0].tolist(), strict=True))
-        assert [label for dist, label in ordered if dist < np.inf] == [
-            label for label in found[0].tolist() if label >= 0
-        ]
-        assert np.isin(found[found >= 0], labels[allowed]).all()
+    is_there = np.arange(600) % 9 != 0
+    exact = np.where(is_there, scores_of(queries, rows, space), -np.inf).astype(np.float32)
+    expected = -np.sort(-exact, axis=1)[:, :300]
+    # With rows that the graph lacks, and without those that are deleted.
+    more = np.concatenate((labels[is_there], labels[:100] + 1))
+    order = np.argsort(more)
+    vectors = np.concatenate((rows[is_there], whole_numbers(100, seed=2)))[order]
+    for among, there in ((labels, rows), (more[order], vectors)):
+        found, scores = search(graph, there, queries, 300, 600, labels=among)
+        np.testing.assert_array_equal(scores, expected)
+        assert np.isin(found, labels[is_there]).all()
+        for line, ranked in zip(scores, found, strict=True):
+            assert (np.lexsort((ranked, -line)) == np.arange(300)).all()
+    found, _ = search(graph, rows[:0], queries, 3, 600, labels=labels[:0])
+    assert (found == -1).all()
 
 
 def test_threads_change_no_answer() -> None:
     rows, queries = whole_numbers(ROWS), whole_numbers(64, seed=1)
     graph = graph_of(rows)
-    one = graph.search(queries, 10, 50)
+    one = search(graph, rows, queries, 10, 50)
     for threads in (2, 5, 100):
-        many = graph.search(queries, 10, 50, threads)
+        many = search(graph, rows, queries, 10, 50, threads)
         np.testing.assert_array_equal(one[0], many[0])
         np.testing.assert_array_equal(one[1], many[1])
 
 
 def test_a_search_deeper_than_the_graph_finds_all_that_are_left() -> None:
-    graph = graph_of(whole_numbers(5))
-    labels, found = graph.search(whole_numbers(1, seed=1), 8, 10**9)
+    rows = whole_numbers(5)
+    labels, found = search(graph_of(rows), rows, whole_numbers(1, seed=1), 8, 10**9)
     assert sorted(labels[0].tolist()) == [-1, -1, -1, 0, 1, 2, 3, 4]
     assert np.isinf(found[0, 5:]).all()
-    assert (HnswGraph("l2", DIM, 1).search(whole_numbers(2), 3, 9)[0] == -1).all()
+    assert (search(HnswGraph("l2", DIM, 1), rows, whole_numbers(2), 3, 9)[0] == -1).all()
 
 
 LEVELS = """
 import sys, numpy as np
-from flowvec.hnsw import HnswGraph
+from flowvec.hnsw import HnswGraph, Places
 from flowvec.hnsw.library import library
 rng = np.random.default_rng(0)
+recall = []
 for dim in [*range(1, 67), 127, 384, 1000]:
-    rows = rng.normal(size=(9, dim)).astype(np.float32)
+    rows = rng.normal(1, 1, size=(200, dim)).astype(np.float32)
     for space in ("ip", "l2"):
-        graph = HnswGraph(space, dim, 9)
-        graph.add(np.arange(9), rows)
-        labels, found = graph.search(rows[:3], 9, 9)
-        a, b = rows[:3, None].astype(float), rows[labels].astype(float)
-        right = 1 - (a * b).sum(-1) if space == "ip" else ((a - b) ** 2).sum(-1)
-        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5 * dim**0.5)
+        graph = HnswGraph(space, dim, 200)
+        graph.add(np.arange(200), rows)
+        labels, scores = graph.search(rows[:30], 3, 30, np.arange(200), Places(None, 0, rows))
+        a, b = rows[:30, None].astype(float), rows.astype(float)
+        right = (a * b).sum(-1) if space == "ip" else -np.sqrt(((a - b) ** 2).sum(-1))
+        found = np.take_along_axis(right, labels, 1)
+        np.testing.assert_allclose(scores, found, rtol=1e-5, atol=1e-5 * dim**0.5)
+        recall.append(np.mean(scores[:, -1] >= np.sort(right, 1)[:, -3] - 1e-4))
+assert min(recall) > 0.8 and np.mean(recall) > 0.97, (min(recall), np.mean(recall))
 print(library().flowvec_hnsw_simd().decode())
 """
 
@@ -208,7 +199,7 @@ def test_a_file_is_written_beside_searches_and_deletions(tmp_path: Path) -> None
         beside = threading.Thread(target=delete, daemon=True)
         beside.start()
         beside.join(600)
-        labels, _ = graph.search(rows[:20], 50, 200, 2)
+        labels, _ = search(graph, rows, rows[:20], 50, 200, 2)
         is_beside = thread.is_alive()  # more than a pipe and a buffer hold is still to come
         (tmp_path / "g").write_bytes(begin + file.read())
     thread.join(60)
@@ -229,13 +220,13 @@ def test_searches_and_changes_may_come_at_once() -> None:
     graph.resize(1000)
     problems: list[object] = []
 
-    def search() -> None:
+    def ask() -> None:
         for n in range(200):
-            labels, found = graph.search(rows[n : n + 2], 5, 20, 2)
-            if not (labels >= 0).all() or (np.diff(found, axis=1) < 0).any():
+            labels, found = search(graph, rows, rows[n : n + 2], 5, 20, 2)
+            if not (labels >= 0).all() or (np.diff(found, axis=1) > 0).any():
                 problems.append(labels)
 
-    threads = [threading.Thread(target=search) for _ in range(3)]
+    threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
         thread.start()
     for start in range(1000, 4000, 100):
@@ -267,9 +258,10 @@ def test_wrong_arguments_are_refused_and_change_nothing(tmp_path: Path) -> None:
     for call in (
         lambda: graph.resize(9),
         lambda: graph.resize(1 << 31),
-        lambda: graph.search(one, 0, 10),
-        lambda: graph.search(one[0], 1, 10),
-        lambda: graph.search(one, 1, 10, eligible=(np.arange(3), np.ones(2, np.bool_))),
+        lambda: search(graph, one, one, 0, 10),
+        lambda: search(graph, one, one[0], 1, 10),
+        lambda: search(graph, one, one, 1, 10, labels=np.arange(2)),
+        lambda: search(graph, whole_numbers(1, DIM + 1), one, 1, 10),
         lambda: HnswGraph("cosine", 4, 1),  # type: ignore[arg-type]
         lambda: HnswGraph("ip", 0, 1),
         lambda: HnswGraph("ip", 4, 1, m=1),

@@ -11,7 +11,7 @@ from flowvec.hnsw import GraphFileError, HnswGraph
 from tests.graph_files import HEADER
 
 DIM, M, ROWS = 5, 4, 700
-ELEMENT = 4 * 2 * M + 4 + 4 * DIM + 8
+ELEMENT = 4 * 2 * M + 4 + 16 + 32 + 8  # links, a head and a multiple of 32 numbers, a label
 
 
 def graph(path: Path, rows: int = ROWS, dim: int = DIM, m: int = M, deleted: int = 0) -> Path:
@@ -73,7 +73,7 @@ def head(name: str, value):
 
 def word(offset: int, value: int):
     def change(data: bytearray) -> None:
-        data[offset : offset + 4] = value.to_bytes(4, "little")
+        data[offset : offset + 4 or None] = value.to_bytes(4, "little")
 
     return change
 
@@ -88,7 +88,7 @@ TAIL = FIRST + ROWS * ELEMENT
         (head("count", ROWS + 1), "room"),
         (head("count", ROWS - 1), "is not a graph"),
         (head("count", 1 << 62), "shorter than its number"),
-        (head("count", 0), "longer than its header says"),
+        (head("count", 0), "dimension"),
         (head("max_elements", ROWS - 1), "more nodes than room"),
         (head("element_bytes", ELEMENT + 1), "element_bytes"),
         (head("label_offset", 1 << 40), "label_offset"),
@@ -107,7 +107,13 @@ TAIL = FIRST + ROWS * ELEMENT
         (word(FIRST, 2 * M + 1), "too many links"),
         (word(FIRST + 4, ROWS), "does not lead to a node"),
         (word(FIRST + 4, 0xFFFFFFFF), "does not lead to a node"),
-        (word(FIRST + 4 + 8 * M, 0x7FC00000), "NaN"),
+        (word(FIRST + 4 + 8 * M, 0x7FC00000), "scale is out of range"),
+        (word(FIRST + 4 + 8 * M, 0xBF800000), "scale is out of range"),
+        (word(FIRST + 8 + 8 * M, 0x7FC00000), "term is not a number"),
+        (word(FIRST + 20 + 8 * M, 0x80), "number is out of range"),
+        (word(-4 * DIM - 8, 0x7FC00000), "centre holds NaN"),
+        (word(-4 * DIM - 16, 1), "kind of distance"),
+        (word(-4 * DIM - 24, 4), "dimension"),
         (lambda data: data[:FIRST - 1], "shorter than a header"),
         (lambda data: data[:-4], "cut"),
         (lambda data: data[:-1], "cut"),
@@ -176,10 +182,11 @@ def test_no_random_damage_to_the_structure_gets_through_to_a_crash(
             passed.append(file)
     code = """
 import sys, numpy as np
-from flowvec.hnsw import HnswGraph
+from flowvec.hnsw import HnswGraph, Places
+places = Places(None, 0, np.ones((700, 5), np.float32))
 for name in sys.argv[1:]:
     graph = HnswGraph.load(name, "ip", 5, 4, 800)
-    graph.search(np.ones((3, 5), np.float32), 10, 700)
+    graph.search(np.ones((3, 5), np.float32), 10, 700, np.arange(1, 701), places)
     graph.add(np.arange(1 << 60, (1 << 60) + 50), np.eye(50, 5, dtype=np.float32))
     graph.save(name)
 """

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flowvec.hnsw import GraphFileError, HnswGraph
+from tests.runtime.hnsw.graphs import search
 
 DIM, OTHERS, GROUPED = 24, 400, 1000
 METRICS = ("cosine", "ip", "l2")
@@ -31,18 +32,19 @@ def graph_of(rows: np.ndarray, metric: str) -> HnswGraph:
 
 
 def exact(queries: np.ndarray, rows: np.ndarray, metric: str) -> np.ndarray:
+    """Scores, of distances in a form that takes less memory than differences."""
     left, right = queries.astype(float), rows.astype(float)
     if metric != "l2":
-        return 1 - left @ right.T
+        return left @ right.T
     squared = (left**2).sum(1)[:, None] - 2 * left @ right.T + (right**2).sum(1)
-    return np.maximum(squared, 0)
+    return -np.sqrt(np.maximum(squared, 0))
 
 
 def recall(graph: HnswGraph, queries: np.ndarray, rows: np.ndarray, metric: str) -> float:
     """A row as near as the tenth is one of the ten nearest, whichever of equal ones it is."""
-    tenth = np.sort(exact(queries, rows, metric), axis=1)[:, 9:10]
-    found = graph.search(queries, 10, 60)[1]
-    return float(np.mean(found <= tenth + 2e-6 * (1 + np.abs(tenth))))
+    tenth = -np.sort(-exact(queries, rows, metric), axis=1)[:, 9:10]
+    found = search(graph, rows, queries, 10, 60)[1]
+    return float(np.mean(found >= tenth - 2e-6 * (1 + np.abs(tenth))))
 
 
 def copies_of(centres: np.ndarray, apart: float) -> np.ndarray:
@@ -70,33 +72,47 @@ def test_equal_rows_hide_no_others(metric: str, groups: Any, apart: float, order
     alone = recall(graph_of(others, metric), queries, others, metric)
     assert recall(graph, queries, rows, metric) >= alone - 0.01
     # Every row that an exact search finds first is found by its own vector.
-    distances = exact(rows, rows, metric)
-    own = np.diagonal(distances)
-    is_first = own <= distances.min(axis=1) + 1e-6
-    labels, found = graph.search(rows, 1, 60)
-    assert (found[is_first, 0] <= own[is_first] + 2e-6 * (1 + np.abs(own[is_first]))).all()
+    scores = exact(rows, rows, metric)
+    own = np.diagonal(scores)
+    is_first = own >= scores.max(axis=1) - 1e-6
+    labels, found = search(graph, rows, rows, 1, 60)
+    assert (found[is_first, 0] >= own[is_first] - 2e-6 * (1 + np.abs(own[is_first]))).all()
     if metric == "l2":  # only here float32 tells nearly equal rows apart
         assert (rows[labels[:, 0]] == rows).all()
 
 
 def test_each_row_of_a_group_is_returned_in_the_order_of_labels() -> None:
     others, twin = vectors(300, "cosine", 0), vectors(1, "cosine", 1)
+    rows = np.repeat(twin, 1200, axis=0)  # by label
+    rows[:300] = others
     graph = HnswGraph("ip", DIM, 600)
-    graph.add(np.arange(1000, 1200), np.repeat(twin, 200, axis=0))
+    graph.add(np.arange(1000, 1200), rows[1000:])
     graph.add(np.arange(300), others)
-    graph.add(np.arange(500, 600), np.repeat(twin, 100, axis=0))  # lower labels, later
+    graph.add(np.arange(500, 600), rows[500:600])  # lower labels, later
     own = [*range(500, 600), *range(1000, 1200)]
     assert (len(graph), graph.nodes) == (600, 301)
     for k in (1, 10, 300):
-        assert graph.search(twin, k, 50)[0][0].tolist() == own[:k]
-    labels, distances = graph.search(twin, 350, 350)
+        assert search(graph, rows, twin, k, 50)[0][0].tolist() == own[:k]
+    labels, scores = search(graph, rows, twin, 350, 350)
     assert labels[0, :300].tolist() == own
     assert len({*labels[0].tolist()}) == 350
-    assert (np.diff(distances) >= 0).all()
-    marks = np.arange(600) >= 595  # of the eligible rows all are copies
-    ascending = np.sort(graph.labels()[0])
-    eligible = graph.search(twin, 10, 50, eligible=(ascending, marks))[0][0]
-    assert eligible.tolist() == [*ascending[595:].tolist(), *[-1] * 5]
+    assert (np.diff(scores) <= 0).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_rows_that_eight_bits_do_not_tell_apart_have_their_own_scores(metric: str) -> None:
+    """Between these rows is less than their numbers in the graph can say."""
+    centres, rng = vectors(40, metric, 0), np.random.default_rng(1)
+    rows = np.repeat(centres, 25, axis=0)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True) / DIM**0.5
+    rows += (2e-4 * lengths * rng.normal(size=rows.shape)).astype(np.float32)
+    graph = graph_of(rows, metric)
+    assert graph.nodes < len(rows)
+    labels, found = search(graph, rows, rows, 10, 60)
+    best = -np.sort(-exact(rows, rows, metric), axis=1)[:, :10]
+    assert np.mean(found >= best[:, 9:] - 2e-6 * (1 + np.abs(best[:, 9:]))) > 0.99
+    scores = np.take_along_axis(exact(rows, rows, metric), labels, 1)
+    np.testing.assert_allclose(found, scores, atol=2e-5 if metric != "l2" else 2e-4)
 
 
 def test_rows_of_a_group_are_deleted_one_by_one(tmp_path: Path) -> None:
@@ -105,21 +121,22 @@ def test_rows_of_a_group_are_deleted_one_by_one(tmp_path: Path) -> None:
     graph = graph_of(rows, "l2")
     assert graph.nodes == 201
     assert graph.delete(np.array([200, 201, 201, 7])).tolist() == [True, True, False, True]
-    assert graph.search(twin, 2, 20)[0][0].tolist() == [202, 203]
+    assert search(graph, rows, twin, 2, 20)[0][0].tolist() == [202, 203]
     graph.save(tmp_path / "g")
     assert (tmp_path / "g").stat().st_size == graph.file_bytes
     again = HnswGraph.load(tmp_path / "g", "l2", DIM)
+    rows = np.concatenate((rows, np.repeat(twin, 50, axis=0)))  # those that come later too
     for held in (graph, again):
         assert (len(held), held.deleted, held.nodes) == (251, 3, 201)
         held.delete(np.arange(202, 250))  # all but the one that is nearly equal
-        assert held.search(twin, 1, 20)[0][0].tolist() == [250]
+        assert search(held, rows, twin, 1, 20)[0][0].tolist() == [250]
         held.delete(np.array([250]))
         assert held.deleted == 52
-        labels, _ = held.search(twin, 199, 300)
+        labels, _ = search(held, rows, twin, 199, 300)
         assert sorted(labels[0].tolist()) == [i for i in range(200) if i != 7]
         held.resize(300)
         held.add(np.array([300]), twin)  # the node comes to life again
-        assert held.search(twin, 1, 20)[0][0].tolist() == [300]
+        assert search(held, rows, twin, 1, 20)[0][0].tolist() == [300]
         assert (len(held), held.deleted, held.nodes) == (252, 52, 201)
         labels, deleted = held.labels()
         assert sorted(labels.tolist()) == [*range(251), 300]
@@ -134,21 +151,9 @@ def test_threads_group_the_same_rows() -> None:
     graph = HnswGraph("ip", DIM, len(rows))
     graph.add(np.arange(len(rows)), rows, 8)
     assert graph.nodes == 100
-    assert (graph.search(rows, 1, 50)[0][:, 0] // 20 == np.arange(2000) // 20).mean() > 0.5
-    labels, _ = graph.search(rows[::20], 2000, 2000)
+    assert (search(graph, rows, rows, 1, 50)[0][:, 0] // 20 == np.arange(2000) // 20).mean() > 0.5
+    labels, _ = search(graph, rows, rows[::20], 2000, 2000)
     assert (np.sort(labels, axis=1) == np.arange(2000)).all()
-
-
-def test_a_file_without_groups_is_refused_unless_it_is_hnswlibs(tmp_path: Path) -> None:
-    """A graph without groups has copies as nodes."""
-    rows = np.repeat(vectors(10, "ip", 0), 20, axis=0)
-    graph = HnswGraph("ip", DIM, 200, grouped=False)
-    graph.add(np.arange(200), rows)
-    assert graph.nodes == 200
-    graph.save(tmp_path / "g")
-    with pytest.raises(GraphFileError, match="groups is cut"):
-        HnswGraph.load(tmp_path / "g", "ip", DIM)
-    assert HnswGraph.load(tmp_path / "g", "ip", DIM, grouped=False).nodes == 200
 
 
 def change(file: Path, place: int, value: bytes) -> None:
@@ -160,10 +165,11 @@ def change(file: Path, place: int, value: bytes) -> None:
 @pytest.mark.parametrize(
     ("back", "value", "part"),
     [
-        (8 + 8 + 8 + 27, b"\xff" * 8, "cut|node"),
-        (8 + 8 + 27, (10).to_bytes(4, "little"), "belong to a node"),
-        (4 + 8 + 27, (9).to_bytes(4, "little"), "cut"),
-        (8 + 27, (1 << 60).to_bytes(8, "little"), "cut"),
+        (8 + 8 + 16 + 27, b"\xff" * 8, "cut|node"),
+        (8 + 16 + 27, (10).to_bytes(4, "little"), "belong to a node"),
+        (4 + 16 + 27, (9).to_bytes(4, "little"), "cut"),
+        (16 + 27, (1 << 60).to_bytes(8, "little"), "cut"),
+        (8 + 27, bytes(8), "not its node's"),
         (27, (99).to_bytes(8, "little"), "lacks the row of its node"),
         (19, (1 << 63).to_bytes(8, "little"), "out of range"),
         (19, (9).to_bytes(8, "little"), "same label"),

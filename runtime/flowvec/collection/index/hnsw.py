@@ -6,7 +6,6 @@ A graph is a cache. Its files are written atomically, and the caller verifies th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from flowvec.collection.index import huge_pages
 from flowvec.collection.store.rows import without
 from flowvec.errors import CollectionError
-from flowvec.hnsw import HnswError, HnswGraph, Space
+from flowvec.hnsw import HnswError, HnswGraph, Places, Space
 from flowvec.machine import available_cores
 from flowvec.vectors import Metric
 
@@ -58,8 +57,8 @@ class Graph:
 
         With the metric `cosine`, vectors must be normalized.
 
-        The graph's distance for inner products is 1 - dot in float32, which is 1 for all tiny
-        vectors. So vectors are multiplied by `scale`, which brings their norms to about 1.
+        The graph's distances are float32, and those of tiny vectors would be 0. So vectors are
+        multiplied by `scale`, which brings their norms to about 1.
         """
         self.metric = metric
         self.scale = np.float32(scale)
@@ -99,7 +98,7 @@ class Graph:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of its vectors and links, in bytes."""
+        """Memory of its nodes and links, in bytes."""
         return 0 if self._nodes is None else self._nodes.file_bytes
 
     @property
@@ -154,44 +153,30 @@ class Graph:
             marked = self._nodes.delete(np.asarray(labels, np.int64))
             self._deleted += int(np.count_nonzero(marked))
 
-    def search(self, queries: Floats, k: int, ef: int = EF_SEARCH) -> tuple[Labels, Floats] | None:
+    def search(
+        self, queries: Floats, k: int, ef: int, labels: Labels, places: Places
+    ) -> tuple[Labels, Floats] | None:
         """The k nearest of each query: labels int64 and scores float32, (queries, k).
 
         Args:
             queries: float32 (queries, dim), finite.
             k: how many.
             ef: search depth: the k nearest are taken from this many candidates.
+            labels: of the rows that may be found, ascending, int64 (rows,).
+            places: their vectors.
 
         Returns None if the graph cannot reach k live vectors; the caller then searches exactly.
         """
         nodes = self._nodes
         if nodes is None or not 1 <= k <= len(self):
             return None
-        # The order of inner products does not depend on the query's length.
-        lengths = self._query_lengths(queries)
-        scaled = queries * self.scale if self.metric == "l2" else queries / lengths
-        labels, distances = nodes.search(scaled, k, ef, min(self._cores, len(queries)))
-        if (labels[:, -1] < 0).any():
-            return None
-        if self.metric == "l2":
-            scores = -np.sqrt(np.maximum(distances, 0.0)) / self.scale
-        else:
-            scores = (1.0 - distances) * (lengths / self.scale)
-        return labels, scores.astype(np.float32, copy=False)
-
-    def _query_lengths(self, queries: Floats) -> Floats | float:
-        """Norms of the queries, (queries, 1); 1 for cosine, whose queries are normalized."""
-        if self.metric != "ip":
-            return 1.0
-        if len(queries) == 1:  # a twentieth of the time of a single search
-            return math.sqrt(np.vdot(queries, queries)) or 1.0
-        norms: Floats = np.sqrt(np.einsum("ij,ij->i", queries, queries))[:, None]
-        norms[norms == 0] = 1.0
-        return norms
+        threads = min(self._cores, len(queries))
+        found, scores = nodes.search(queries, k, ef, labels, places, threads)
+        return None if (found[:, -1] < 0).any() else (found, scores)
 
     def _block_bytes(self) -> int:
-        """The least size of the block of vectors and links, in bytes."""
-        return self._capacity * self._dim * 4
+        """The size of the block of nodes, in bytes."""
+        return 0 if self._nodes is None else self._capacity * self._nodes.node_bytes
 
     def write(self, path: Path) -> None:
         """Write the graph to a file, which is not flushed to disk; it must not grow meanwhile.

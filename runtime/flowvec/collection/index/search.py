@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from flowvec.collection.index.hnsw import EF_SEARCH, Graph
 from flowvec.collection.index.vector_table import VectorTable
+from flowvec.hnsw import Places
 from flowvec.vectors import merge_best
 
 __all__ = [
@@ -107,7 +108,10 @@ def search_graph(
         most_fetched: candidates fetched at once.
 
     Returns:
-        None if an exact search is cheaper for all queries.
+        None if an exact search is cheaper for all queries, or vectors are damaged.
+
+    Raises:
+        VectorFileError: as for `VectorTable.search`.
     """
     older = int(np.count_nonzero(eligible[:in_graph]))
     k = min(k, older)
@@ -117,12 +121,15 @@ def search_graph(
     if not wanted or not len(queries):
         return None
     step = max(1, most_fetched // max(wanted, ef))
+    places = table.places()
     parts = [
         _search_slots_of(
-            graph, table, queries[start : start + step], k, eligible[:in_graph], wanted, ef
+            graph, table, places, queries[start : start + step], k, eligible[:in_graph], wanted, ef
         )
         for start in range(0, len(queries), step)
     ]
+    if not table.are_good(places):
+        return None
     labels, scores, is_done = (np.concatenate(part) for part in zip(*parts, strict=True))
     return GraphHits(in_graph, labels, scores, is_done)
 
@@ -172,6 +179,7 @@ def search_rest(
 def _search_slots_of(
     graph: Graph,
     table: VectorTable,
+    places: Places,
     queries: Floats,
     k: int,
     eligible: Mask,
@@ -182,7 +190,7 @@ def _search_slots_of(
     labels, scores = np.zeros((len(queries), k), np.int64), np.zeros((len(queries), k), np.float32)
     pending = np.arange(len(queries))
     while wanted is not None and len(pending):
-        nearest = graph.search(queries[pending], min(wanted, len(graph)), ef)
+        nearest = graph.search(queries[pending], min(wanted, len(graph)), ef, table.labels, places)
         if nearest is None:
             break
         slots = table.slots_of(nearest[0])

@@ -418,18 +418,17 @@ class VectorIndex:
             if self._store.meta.newest_state() != self._state.number or not self._is_loaded(True):
                 return None
             table, graph, hits = self._table, self.growing.graph, None
-            if (kind := self.kind) == "graph":
-                held = self.growing.held_slots(table)
-                if graph is None or table.slots - held > _MOST_LOCKED[kind]:
-                    return None
-                hits = search_graph(
-                    table, graph, held, compared, k, table.live, ef or self._state.ef_search
-                )
+            kind, held = self.kind, self.growing.held_slots(table)
+            if kind == "graph" and (graph is None or table.slots - held > _MOST_LOCKED[kind]):
+                return None
             if kind == "scan" and not (table.can_scan and len(queries) == 1):
                 return None
-            if hits is None and table.slots > _MOST_LOCKED[kind]:
-                return None
             try:
+                if kind == "graph" and graph is not None:
+                    depth = ef or self._state.ef_search
+                    hits = search_graph(table, graph, held, compared, k, table.live, depth)
+                if hits is None and table.slots > _MOST_LOCKED[kind]:
+                    return None
                 labels, scores = search_rest(table, compared, k, None, hits, exact=kind == "exact")
             except VectorFileError:  # it cannot be repaired without the store
                 return None
@@ -491,7 +490,9 @@ class VectorIndex:
         def search(ef: int) -> tuple[Labels, Floats] | None:
             with self._lock.reading():
                 graph = self.growing.graph
-                return None if graph is None else graph.search(vectors, k, ef)
+                if graph is None:
+                    return None
+                return graph.search(vectors, k, ef, table.labels, table.places())
 
         ef, recall = least_ef(search, exact, target)
         return ef or self._state.ef_search, recall

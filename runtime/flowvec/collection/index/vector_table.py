@@ -279,19 +279,31 @@ class VectorTable:
         scanned = count if last == self.slots else int(np.count_nonzero(eligible[first:last]))
         if not self._codes.scan_pays(k, scanned):
             return self.search(queries, k, mask, first)
-        blocks = None if self._file is None else self._file.blocks.vectors
-        used = None if blocks is None else np.zeros(len(blocks), np.uint8)
-        places = Places(blocks, self._mapped, self._tail[: self.slots - self._mapped])
+        places = self.places()
         allowed = None if scanned == last - first else eligible
-        slots, scores = self._codes.search(queries, k, places, first, last, allowed, used)
-        if used is not None:
-            self._check_blocks(np.flatnonzero(used[: len(self._checked)]))
-        if self._repaired or (slots < 0).any():
+        slots, scores = self._codes.search(queries, k, places, first, last, allowed)
+        if not self.are_good(places) or (slots < 0).any():
             return self.search(queries, k, mask, first)
         if last == self.slots:
             return self._labels[slots], scores
         rest = self.search(queries, k, mask, last)
         return merge_best(self._labels[slots], scores, *rest, k)
+
+    def places(self) -> Places:
+        """Where the vectors of all slots are, unchecked: ask `are_good` after they were used."""
+        blocks = None if self._file is None else self._file.blocks.vectors
+        used = None if blocks is None else np.zeros(len(blocks), np.uint8)
+        return Places(blocks, self._mapped, self._tail[: self.slots - self._mapped], used)
+
+    def are_good(self, places: Places) -> bool:
+        """Whether the vectors that were used are what was written.
+
+        Raises:
+            VectorFileError: as for `search`.
+        """
+        if places.used is not None:
+            self._check_blocks(np.flatnonzero(places.used[: len(self._checked)]))
+        return not self._repaired
 
     def make_codes(self, stopped: Callable[[], bool] | None = None) -> bool:
         """Make the codes that are not there yet; False if there are still not all.

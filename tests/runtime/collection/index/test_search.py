@@ -66,7 +66,7 @@ def test_a_large_collection_uses_its_graph_and_keeps_recall(tmp_path: Path) -> N
 @pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
 def test_an_exact_search_misses_nothing(tmp_path: Path, metric: Metric) -> None:
     rng = np.random.default_rng(0)
-    rows, queries = (rng.normal(size=(n, 24)).astype(np.float32) for n in (3000, 20))
+    rows, queries = (rng.normal(size=(n, 24)).astype(np.float32) for n in (3000, 200))
     with Collection.create(
         tmp_path / "c", dim=24, metric=metric, index="graph", exact_below=50
     ) as c:

@@ -168,14 +168,13 @@ class RowCodes:
         first: int,
         last: int,
         allowed: Mask | None,
-        used: npt.NDArray[np.uint8] | None,
     ) -> tuple[Labels, Floats]:
         """Slots int64 and scores float32 of the k nearest, (queries, k); see `Codes.search`."""
         step = max(1, _SCANNED_NUMBERS // max(1, self._dim * (last - first)))
         found = [
             self._codes.search(
                 queries[start : start + step], k, places, first=first, last=last, allowed=allowed,
-                reach=_REACH, used=used, threads=self._cores,
+                reach=_REACH, threads=self._cores,
             )
             for start in range(0, max(1, len(queries)), step)
         ]  # fmt: skip
