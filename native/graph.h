@@ -95,11 +95,11 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         rows_ += nodes.size();
         for (const auto& [i, twin] : copies)
             join(label_lookup_.at(hnswlib::labeltype(twin)), hash_of(made.get() + i * bytes),
-                 labels[i], false);
+                 index_.difference(made.get() + i * bytes, node_of(twin)), labels[i], false);
     }
 
-    // Adds a row to the group of a node.
-    void join(Id id, uint64_t hash, int64_t label, bool deleted) {
+    // Adds a row to the group of a node, whose vector is so far away.
+    void join(Id id, uint64_t hash, double difference, int64_t label, bool deleted) {
         Group& group = groups_[id];
         if (!has_group(id)) {
             group.insert(hash_of(getDataByInternalId(id)), int64_t(getExternalLabel(id)),
@@ -107,6 +107,7 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
             group_mark(id) = 1;
         }
         group.insert(hash, label, deleted);
+        group.radius = std::max(group.radius, float(difference));
         label_lookup_[hnswlib::labeltype(label)] = id;
         rows_ += 1;
         deleted_rows_ += deleted;
@@ -172,21 +173,17 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
     }
 
     // Writes the k nearest of a query, best first, and their scores; where fewer are reached, the
-    // label -1. The nodes that are nearest by their numbers of 8 bits are compared again, exactly.
+    // label -1.
     void search(const float* query, size_t k, size_t ef, const Rows& rows, int64_t* labels,
                 float* scores) const {
-        const size_t compared = k + k / 2 + kMoreCompared;
         std::vector<Near> nodes;
         if (cur_element_count) {
             std::unique_ptr<char[]> node(new char[nodes_.bytes()]);
             nodes_.make_query(query, node.get());
-            nodes = walk(node.get(), std::max(compared, ef));
+            // In 8 bits, some of the k nearest come a little later.
+            nodes = walk(node.get(), std::max(k + k / 4 + 16, ef));
+            keep_near(node.get(), k, nodes);
         }
-        if (nodes.size() > compared) {
-            std::nth_element(nodes.begin(), nodes.begin() + std::ptrdiff_t(compared), nodes.end());
-            nodes.resize(compared);
-        }
-        std::sort(nodes.begin(), nodes.end());
         const ExactScorer scorer = {query, &rows.vectors, nodes_.dim(), nodes_.squared()};
         Best best(k);
         for (const Near& node : nodes) {
@@ -264,9 +261,43 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         }
     }
 
-    // How many nodes are compared exactly for k results is k * 1.5 and so many more: with 8 bits the
-    // ten nearest are among the 25 nearest (bench/log/2026-11-29.md).
-    static constexpr size_t kMoreCompared = 16;
+    // Leaves the nodes that may hold one of the k nearest rows, nearest first.
+    void keep_near(const char* query, size_t k, std::vector<Near>& nodes) const {
+        std::sort(nodes.begin(), nodes.end());
+        if (nodes.size() <= k) return;
+        const Near last = nodes[k - 1];
+        const float farthest = last.first + kReach * deviation(query, last.second);
+        size_t kept = 0;
+        for (const Near& node : nodes) {
+            float nearest = node.first;  // of its rows
+            if (has_group(node.second)) {
+                const float radius = groups_.at(node.second).radius;
+                if (nodes_.squared()) {
+                    const float d = std::sqrt(std::max(0.0f, nearest)) - radius / std::sqrt(2.0f);
+                    nearest = d > 0 ? d * d : 0;
+                } else {
+                    nearest -= radius;
+                }
+            }
+            if (nearest <= farthest) nodes[kept++] = node;
+        }
+        nodes.resize(kept);
+    }
+
+    // How far a distance may be wrong: its standard deviation if a query and a vector are at right
+    // angles, and otherwise less. Rounding moves each number by a uniform error below half a step.
+    float deviation(const char* query, Id id) const {
+        const char* node = getDataByInternalId(id);
+        const auto square = [&](const char* one) {
+            const double step = head_of(one).scale;
+            const int8_t* numbers = numbers_of(one);
+            return step * step * nodes_.product(numbers, numbers, nodes_.numbers());
+        };
+        const double a = head_of(query).scale, b = head_of(node).scale;
+        return float(std::sqrt((square(query) * b * b + square(node) * a * a) / 12));
+    }
+
+    static constexpr float kReach = 5;  // deviations
 
     Nodes& nodes_;
     NearlyEqual index_;
@@ -354,7 +385,7 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
             for (size_t i = 1; i <= count; i++) {
                 if (!visited.add(links[i])) continue;
                 fresh[news++] = links[i];
-                prefetch(getDataByInternalId(links[i]));
+                prefetchData(links[i]);
             }
             for (size_t i = 0; i < news; i++) {
                 const Id id = fresh[i];

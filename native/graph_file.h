@@ -6,8 +6,8 @@
 // levels in bytes and those links, with room for M on each level.
 //
 // Behind that the dimension and whether distances are squared (8 bytes each); what was subtracted from
-// all vectors, float32; the number of groups (8 bytes); for each its node and its number of vectors (4
-// bytes each); for each of these its number of rows and its hash (8 bytes each), the rows' labels (8
+// all vectors, float32; the number of groups (8 bytes); for each its node, its number of vectors and
+// its radius (4 bytes each); for each of these its number of rows and its hash (8 bytes each), the rows' labels (8
 // bytes each) and marks of deletion (1 byte each).
 //
 // hnswlib trusts its files: a wrong count, size or link makes it read or write outside its memory
@@ -167,7 +167,7 @@ class GraphFile {
     static uint64_t size(Graph& graph) {
         uint64_t size = graph.indexFileSize() + 16 + 4 * graph.nodes().dim() + 8;
         for (const auto& [id, group] : graph.groups()) {
-            size += 8;
+            size += 12;
             for (const auto& copies : group.copies()) size += 16 + 9 * copies.labels.size();
         }
         return size;
@@ -267,6 +267,7 @@ class GraphFile {
             const Group& group = graph.groups().at(id);
             const uint32_t head[2] = {id, uint32_t(group.copies().size())};
             file.write(head, sizeof head);
+            file.write(&group.radius, sizeof group.radius);
             for (const Copies& copies : group.copies()) {
                 const uint64_t rows = copies.labels.size();
                 file.write(&rows, sizeof rows);
@@ -293,6 +294,9 @@ class GraphFile {
         for (int64_t last = -1; groups; groups--) {
             uint32_t head[2];
             read(head, sizeof head);
+            float radius;
+            read(&radius, sizeof radius);
+            need(radius >= 0 && std::isfinite(radius), "a group's radius is out of range");
             need(head[0] < graph.cur_element_count && int64_t(head[0]) > last,
                  "a group does not belong to a node");
             const Id id = head[0];
@@ -319,7 +323,7 @@ class GraphFile {
                     if (!place && i == size_t(own - labels.begin())) continue;
                     need(!graph.label_lookup_.count(hnswlib::labeltype(labels[i])),
                          "two nodes have the same label");
-                    graph.join(id, hash, labels[i], deleted[i]);
+                    graph.join(id, hash, radius, labels[i], deleted[i]);
                 }
             }
         }

@@ -18,13 +18,12 @@
 namespace flowvec {
 
 // Vectors share a node if the distance of their numbers in the graph is at most this share of their
-// length, or of the usual length, or if few numbers differ, by a step. That is so for vectors whose
-// distance is about 8e-4 of their length, and the graph hardly tells them apart. It is above what
-// rounding makes of one text (1e-7 in each number), and far below what two texts differ in.
-constexpr double kNearlyEqual = .004;
+// length, or of the usual length, or if few numbers differ, by a step. Rounding to 8 bits moves a
+// vector by .007 of its length, so a graph does not tell the distances of such vectors apart.
+constexpr double kNearlyEqual = .014;
 constexpr double kStepsApart = 3;
 
-constexpr size_t kProjections = 3;
+constexpr size_t kProjections = 5;
 
 // The rows of one vector: labels, ascending, and their marks of deletion.
 struct Copies {
@@ -43,6 +42,7 @@ struct Copies {
 class Group {
   public:
     size_t live = 0;  // rows that are not deleted
+    float radius = 0;  // the largest difference of a vector from the node's: see NearlyEqual
 
     // The rows of each vector.
     std::vector<Copies>& copies() { return copies_; }
@@ -71,8 +71,9 @@ class Group {
 
 // Finds the node that is nearly equal to another one.
 //
-// Nodes are in the cells of a grid over three random projections, so that a cell has hardly any other
-// nodes than those that are sought (locality-sensitive hashing, Datar et al., 2004).
+// Nodes are in the cells of a grid over some random projections, so that a cell has hardly any other
+// nodes than those that are sought (locality-sensitive hashing, Datar et al., 2004). Lengths and
+// differences are in units of the nodes' numbers and scales.
 class NearlyEqual {
   public:
     explicit NearlyEqual(const Nodes& nodes)
@@ -102,6 +103,11 @@ class NearlyEqual {
             place.at[p] = place.step / 32 * product(directions_[p].data(), numbers);
         place.length = place.step * std::sqrt(product(numbers, numbers));
         return place;
+    }
+
+    // How far the vectors of two nodes are apart.
+    double difference(const char* node, const char* other) const {
+        return std::sqrt(std::max(0.0, squared_difference(node, place(node), other)));
     }
 
     void add(const Place& place, int64_t label) {

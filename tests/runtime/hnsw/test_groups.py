@@ -165,9 +165,10 @@ def change(file: Path, place: int, value: bytes) -> None:
 @pytest.mark.parametrize(
     ("back", "value", "part"),
     [
-        (8 + 8 + 16 + 27, b"\xff" * 8, "cut|node"),
-        (8 + 16 + 27, (10).to_bytes(4, "little"), "belong to a node"),
-        (4 + 16 + 27, (9).to_bytes(4, "little"), "cut"),
+        (8 + 12 + 16 + 27, b"\xff" * 8, "cut|node"),
+        (12 + 16 + 27, (10).to_bytes(4, "little"), "belong to a node"),
+        (8 + 16 + 27, (9).to_bytes(4, "little"), "cut"),
+        (4 + 16 + 27, b"\xff" * 4, "radius"),
         (16 + 27, (1 << 60).to_bytes(8, "little"), "cut"),
         (8 + 27, bytes(8), "not its node's"),
         (27, (99).to_bytes(8, "little"), "lacks the row of its node"),
