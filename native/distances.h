@@ -121,7 +121,9 @@ FLOWVEC_KERNELS(avx2, 4, __attribute__((target("avx2,fma"))))
 FLOWVEC_KERNELS(avx512, 4, __attribute__((target("avx512f,avx2,fma"))))
 #endif
 
-inline const Kernels& best_kernels() {
+// The best kernels for this processor. The environment variable FLOWVEC_HNSW_SIMD limits them:
+// `base` or `avx2`.
+inline const Kernels& kernels() {
     const char* value = std::getenv("FLOWVEC_HNSW_SIMD");
     const char* limit = value ? value : "";
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -133,13 +135,6 @@ inline const Kernels& best_kernels() {
 #endif
     (void)limit;
     return kernels_base;
-}
-
-// The best kernels for this processor. The environment variable FLOWVEC_HNSW_SIMD limits them when
-// the process begins: `base` or `avx2`.
-inline const Kernels& kernels() {
-    static const Kernels& best = best_kernels();
-    return best;
 }
 
 }  // namespace flowvec

@@ -16,6 +16,7 @@
 #include "errors.h"
 #include "groups.h"
 #include "hnswlib/hnswlib.h"
+#include "mapped_room.h"
 #include "nodes.h"
 #include "threads.h"
 #include "vectors.h"
@@ -51,6 +52,40 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
           nodes_(nodes),
           index_(nodes) {
         least_links_ = m / 4;  // more costs time, and changes ordinary rows
+    }
+    ~Graph() {
+        if (mapped_.address()) data_level0_memory_ = nullptr;  // which would be freed
+    }
+
+    // Uses the nodes of a file, which begin at an offset, instead of memory of its own.
+    bool map_nodes(int file, size_t offset, size_t count) {
+        const size_t bytes = size_data_per_element_;
+        if (!mapped_.open(file, offset + count * bytes, offset + max_elements_ * bytes))
+            return false;
+        std::free(data_level0_memory_);
+        data_level0_memory_ = mapped_.address() + offset;
+        mapped_nodes_ = count;
+        return true;
+    }
+
+    size_t mapped_bytes() const { return mapped_nodes_ * size_data_per_element_; }
+    // About the memory of what the file does not have: locks, and the places of labels and cells.
+    size_t other_bytes() const {
+        return max_elements_ * (sizeof(std::mutex) + sizeof(char*) + sizeof(int)) +
+               rows_ * kLabelBytes + cur_element_count * kCellBytes;
+    }
+
+    void resize(size_t capacity) {
+        if (mapped_.address()) {
+            const size_t bytes = size_data_per_element_;
+            auto* nodes = static_cast<char*>(std::malloc(capacity * bytes));
+            if (!nodes) throw std::bad_alloc();
+            std::memcpy(nodes, data_level0_memory_, cur_element_count * bytes);
+            data_level0_memory_ = nodes;
+            mapped_.close();
+            mapped_nodes_ = 0;
+        }
+        resizeIndex(capacity);
     }
 
     size_t rows() const { return rows_; }
@@ -100,11 +135,12 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
 
     // Adds a row to the group of a node, whose vector is so far away.
     void join(Id id, uint64_t hash, double difference, int64_t label, bool deleted) {
-        Group& group = groups_[id];
-        if (!has_group(id)) {
+        const auto [place, is_new] = groups_.try_emplace(id);
+        Group& group = place->second;
+        if (is_new) {
             group.insert(hash_of(getDataByInternalId(id)), int64_t(getExternalLabel(id)),
                          is_deleted(id));
-            group_mark(id) = 1;
+            if (!has_group(id)) group_mark(id) = 1;  // not in a file's pages that have it
         }
         group.insert(hash, label, deleted);
         group.radius = std::max(group.radius, float(difference));
@@ -119,7 +155,6 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
 
     // Counts a node that was read from a file, and its one row.
     void note_node(Id id) {
-        group_mark(id) = 0;
         rows_ += 1;
         num_deleted_ += is_deleted(id);
         deleted_rows_ += is_deleted(id);
@@ -157,6 +192,12 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         deleted_rows_ += 1;
         return true;
     }
+
+    // The byte behind the mark of deletion: whether the node has a group.
+    unsigned char& group_mark(Id id) const {
+        return reinterpret_cast<unsigned char*>(get_linklist0(id))[3];
+    }
+    bool has_group(Id id) const { return group_mark(id); }
 
     // Calls use(label, deleted) for each row.
     template <typename Use>
@@ -214,12 +255,6 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
     static Mark& as_mark(const unsigned char& byte) {
         return reinterpret_cast<Mark&>(const_cast<unsigned char&>(byte));
     }
-
-    // The byte behind that one: whether the node has a group.
-    unsigned char& group_mark(Id id) const {
-        return reinterpret_cast<unsigned char*>(get_linklist0(id))[3];
-    }
-    bool has_group(Id id) const { return group_mark(id); }
 
     void remove_node(Id id) {
         mark(id).fetch_or(DELETE_MARK, std::memory_order_relaxed);
@@ -300,6 +335,11 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
     static constexpr float kReach = 5;  // deviations
 
     Nodes& nodes_;
+    // Of an item of std::unordered_map, with its pointers and its share of the table.
+    static constexpr size_t kLabelBytes = 40, kCellBytes = 56;
+
+    MappedRoom mapped_;
+    size_t mapped_nodes_ = 0;
     NearlyEqual index_;
     std::unordered_map<Id, Group> groups_;
     size_t rows_ = 0;

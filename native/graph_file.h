@@ -1,7 +1,7 @@
 // Graph files.
 //
 // Little-endian. First, as in the files of hnswlib 0.8: a header of 96 bytes; for every node its links
-// on the lowest level (a count in two bytes, a mark of deletion, one unused byte, 2 M ids), what it
+// on the lowest level (a count in two bytes, a mark of deletion, whether it has a group, 2 M ids), what it
 // holds of its vector (nodes.h) and its label; then for every node the size of its links on the upper
 // levels in bytes and those links, with room for M on each level.
 //
@@ -17,6 +17,7 @@
 #ifdef _WIN32
 #include <io.h>
 #else
+#include <sys/stat.h>
 #include <unistd.h>
 #endif
 
@@ -38,6 +39,10 @@ class File {
         if (!MultiByteToWideChar(CP_UTF8, 0, path, -1, wide, 32768)) throw SystemError();
         file_ = _wfopen(wide, writing ? L"wb" : L"rb");
 #else
+        // Whoever has mapped the file that is there keeps it: it is not written again.
+        struct stat about;
+        if (writing && !stat(path, &about) && S_ISREG(about.st_mode) && unlink(path))
+            throw SystemError();
         file_ = std::fopen(path, writing ? "wb" : "rb");
 #endif
         if (!file_) throw SystemError();
@@ -66,6 +71,20 @@ class File {
         if (std::fread(data, 1, size, file_) == size) return;
         if (std::ferror(file_)) throw SystemError();
         throw FileError("its end is cut");
+    }
+    void skip(uint64_t size) {
+#ifdef _WIN32
+        if (_fseeki64(file_, int64_t(size), SEEK_CUR)) throw SystemError();
+#else
+        if (fseeko(file_, off_t(size), SEEK_CUR)) throw SystemError();
+#endif
+    }
+    int descriptor() const {
+#ifdef _WIN32
+        return _fileno(file_);
+#else
+        return fileno(file_);
+#endif
     }
     void write(const void* data, size_t size) {
         const char* bytes = static_cast<const char*>(data);
@@ -187,7 +206,9 @@ class GraphFile {
                                                header.ef_construction, 0));
         graph->ef_construction_ = header.ef_construction;
         if (count) {
-            file.read(graph->data_level0_memory_, count * header.element_bytes);
+            const uint64_t bytes = count * header.element_bytes;
+            if (graph->map_nodes(file.descriptor(), sizeof header, count)) file.skip(bytes);
+            else file.read(graph->data_level0_memory_, bytes);
             left -= count * header.element_bytes;
             graph->cur_element_count = count;
             read_upper_levels(file, *graph, left);
@@ -287,8 +308,10 @@ class GraphFile {
             file.read(data, size);
             left -= size;
         };
-        uint64_t groups;
+        uint64_t groups, marked = 0;
         read(&groups, sizeof groups);
+        for (Id i = 0; i < graph.cur_element_count; i++) marked += graph.has_group(i);
+        need(groups == marked, "its nodes have another number of groups");
         std::vector<int64_t> labels;
         std::vector<unsigned char> deleted;
         for (int64_t last = -1; groups; groups--) {
@@ -299,6 +322,7 @@ class GraphFile {
             need(radius >= 0 && std::isfinite(radius), "a group's radius is out of range");
             need(head[0] < graph.cur_element_count && int64_t(head[0]) > last,
                  "a group does not belong to a node");
+            need(graph.has_group(head[0]), "a group's node is not marked");
             const Id id = head[0];
             last = id;
             for (uint32_t place = 0; place < head[1]; place++) {
@@ -342,6 +366,7 @@ class GraphFile {
             for (int level = 0; level <= levels[i]; level++) check_links(graph, i, level);
             const auto mark = reinterpret_cast<unsigned char*>(graph.get_linklist0(i))[2];
             need(mark <= 1, "a mark of deletion is not valid");
+            need(graph.group_mark(i) <= 1, "a mark of a group is not valid");
             const char* node = graph.getDataByInternalId(i);
             const NodeHead head = head_of(node);
             need(std::isfinite(head.scale) && head.scale >= 0, "a node's scale is out of range");

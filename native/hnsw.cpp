@@ -112,7 +112,7 @@ FLOWVEC_API int flowvec_hnsw_save(const Handle* handle, const char* path) {
     });
 }
 
-// Rows, deleted rows, room for nodes, ef_construction, nodes, bytes of a node and its links.
+// Rows, deleted rows, room for nodes, ef_construction, nodes.
 FLOWVEC_API int flowvec_hnsw_sizes(const Handle* handle, uint64_t* sizes) {
     return guarded([&] {
         Reading lock(handle->mutex);
@@ -122,15 +122,18 @@ FLOWVEC_API int flowvec_hnsw_sizes(const Handle* handle, uint64_t* sizes) {
         sizes[2] = graph.max_elements_;
         sizes[3] = graph.ef_construction_;
         sizes[4] = graph.cur_element_count;
-        sizes[5] = graph.size_data_per_element_;
     });
 }
 
-// Looks at every node.
-FLOWVEC_API int flowvec_hnsw_file_bytes(const Handle* handle, uint64_t* size) {
+// Bytes of its file, of the file that it has mapped, and about those of its memory beside that. Looks
+// at every node.
+FLOWVEC_API int flowvec_hnsw_bytes(const Handle* handle, uint64_t* sizes) {
     return guarded([&] {
         Reading lock(handle->mutex);
-        *size = flowvec::GraphFile::size(*handle->graph);
+        const auto& graph = *handle->graph;
+        sizes[0] = flowvec::GraphFile::size(*handle->graph);
+        sizes[1] = graph.mapped_bytes();
+        sizes[2] = sizes[0] - sizes[1] + graph.other_bytes();
     });
 }
 
@@ -157,7 +160,7 @@ FLOWVEC_API int flowvec_hnsw_resize(Handle* handle, size_t capacity) {
         if (capacity < handle->graph->cur_element_count)
             throw ArgumentError("the graph has more nodes than that");
         handle->is_broken = true;
-        handle->graph->resizeIndex(std::max<size_t>(capacity, 1));
+        handle->graph->resize(std::max<size_t>(capacity, 1));
         handle->is_broken = false;
     });
 }

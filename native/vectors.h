@@ -43,12 +43,13 @@ struct ExactScorer {
     const Vectors* vectors;
     size_t dim;
     bool squared;
+    const Kernels* best = &kernels();
 
     float score(size_t row) const {
         const float* vector = vectors->row(row, dim);
         vectors->note(row);
-        return squared ? -std::sqrt(kernels().squared(query, vector, &dim))
-                       : kernels().dot(query, vector, dim);
+        return squared ? -std::sqrt(best->squared(query, vector, &dim))
+                       : best->dot(query, vector, dim);
     }
     void prefetch(size_t row) const {
 #if defined(__GNUC__)

@@ -126,10 +126,10 @@ class CollectionInfo:
         ef_search: search depth in the graph.
         recall: the recall of the ten nearest that `tune_recall` measured; None before that.
         bytes: size of the directory on disk.
-        memory_bytes: memory of this handle's graph, filters, and of vectors and codes that are not
-            in their files; 0 before the first search. Row ids come on top.
-        mapped_bytes: size of the vectors and codes that are mapped from files; processes share
-            them, and the system can take their memory back.
+        memory_bytes: memory of this handle's filters, and of what is not in the files of vectors,
+            codes and the graph; 0 before the first search. Row ids come on top.
+        mapped_bytes: size of the vectors, codes and graph that are mapped from files; processes
+            share them, and the system can take their memory back.
         created: when, ISO 8601.
         created_by: version of flowvec.
         sparse_dim: dimensions of the sparse vectors; None before the first one.

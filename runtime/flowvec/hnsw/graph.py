@@ -78,7 +78,7 @@ class HnswGraph:
         m: int = 16,
         capacity: int = 0,
     ) -> HnswGraph:
-        """Read a file of `save`.
+        """Read a file of `save`, and map its nodes: processes share those that they do not change.
 
         Every number in it is checked before it is used.
 
@@ -105,7 +105,7 @@ class HnswGraph:
         return graph
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph to a file, which is not flushed to disk.
+        """Write the graph to a new file, which is not flushed to disk.
 
         Rows that are deleted meanwhile may or may not be deleted in the file.
 
@@ -116,7 +116,7 @@ class HnswGraph:
         check(self._lib.flowvec_hnsw_save(self._handle, os.fsencode(name)), name)
 
     def _sizes(self) -> list[int]:
-        sizes = (ctypes.c_uint64 * 6)()
+        sizes = (ctypes.c_uint64 * 5)()
         check(self._lib.flowvec_hnsw_sizes(self._handle, ctypes.byref(sizes)))
         return list(sizes)
 
@@ -139,17 +139,25 @@ class HnswGraph:
         """For how many nodes there is room."""
         return self._sizes()[2]
 
-    @property
-    def file_bytes(self) -> int:
-        """Size of its file, which is about its memory."""
-        size = ctypes.c_uint64()
-        check(self._lib.flowvec_hnsw_file_bytes(self._handle, ctypes.byref(size)))
-        return size.value
+    def _bytes(self) -> list[int]:
+        sizes = (ctypes.c_uint64 * 3)()
+        check(self._lib.flowvec_hnsw_bytes(self._handle, ctypes.byref(sizes)))
+        return list(sizes)
 
     @property
-    def node_bytes(self) -> int:
-        """Size of a node, with its links on the lowest level."""
-        return self._sizes()[5]
+    def file_bytes(self) -> int:
+        """Size of its file."""
+        return self._bytes()[0]
+
+    @property
+    def mapped_bytes(self) -> int:
+        """How much of a file is mapped, which processes share until they change it."""
+        return self._bytes()[1]
+
+    @property
+    def memory_bytes(self) -> int:
+        """About its memory beside what is mapped."""
+        return self._bytes()[2]
 
     @property
     def ef_construction(self) -> int:

@@ -31,7 +31,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "load": (c_char_p, c_size_t, c_int, c_size_t, c_size_t, c_void_p),
     "save": (c_void_p, c_char_p),
     "sizes": (c_void_p, c_void_p),
-    "file_bytes": (c_void_p, c_void_p),
+    "bytes": (c_void_p, c_void_p),
     "labels": (c_void_p, c_void_p, c_void_p, c_size_t),
     "resize": (c_void_p, c_size_t),
     "add": (c_void_p, c_void_p, c_void_p, c_size_t, c_size_t),

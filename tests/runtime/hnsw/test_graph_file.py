@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flowvec.hnsw import GraphFileError, HnswGraph
+from flowvec.hnsw import GraphFileError, HnswGraph, Places
 from tests.graph_files import HEADER
 
 DIM, M, ROWS = 5, 4, 700
@@ -111,6 +112,8 @@ TAIL = FIRST + ROWS * ELEMENT
         (word(FIRST + 4 + 8 * M, 0xBF800000), "scale is out of range"),
         (word(FIRST + 8 + 8 * M, 0x7FC00000), "term is not a number"),
         (word(FIRST + 20 + 8 * M, 0x80), "number is out of range"),
+        (word(FIRST, 2 << 24 | 1), "mark of a group"),
+        (word(FIRST, 1 << 24 | 1), "number of groups"),
         (word(-4 * DIM - 8, 0x7FC00000), "centre holds NaN"),
         (word(-4 * DIM - 16, 1), "kind of distance"),
         (word(-4 * DIM - 24, 4), "dimension"),
@@ -192,3 +195,34 @@ for name in sys.argv[1:]:
 """
     done = python(code, *passed)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_graph_shares_its_file_and_never_changes_it(tmp_path: Path) -> None:
+    file = graph(tmp_path / "g", deleted=5)
+    before = file.read_bytes()
+    rows = np.random.default_rng(0).normal(size=(ROWS, DIM)).astype(np.float32)
+    more = np.random.default_rng(1).normal(size=(300, DIM)).astype(np.float32)
+    held = HnswGraph.load(file, "ip", DIM, M, ROWS + 100)
+    if sys.platform != "win32":
+        assert held.mapped_bytes == held.nodes * ELEMENT
+        assert held.file_bytes - held.mapped_bytes < held.memory_bytes < 200 * (ROWS + 100)
+    held.delete(np.arange(6, 16))
+    held.add(np.arange(ROWS + 1, ROWS + 101), more[:100])
+    other = HnswGraph.load(file, "ip", DIM, M)
+    assert (len(held), held.deleted, len(other), other.deleted) == (ROWS + 100, 15, ROWS, 5)
+    held.resize(ROWS + 300)  # it has outgrown the room behind the file
+    assert held.mapped_bytes == 0
+    held.add(np.arange(ROWS + 101, ROWS + 301), more[100:])
+    assert file.read_bytes() == before
+    # Whoever has the file that is written again keeps what was in it.
+    held.save(file)
+    for one, count, deleted in (
+        (other, ROWS, 5), (HnswGraph.load(file, "ip", DIM, M), ROWS + 300, 15)
+    ):  # fmt: skip
+        vectors = np.concatenate((rows, more))[:count]
+        found, _ = one.search(
+            vectors[deleted:], 1, 100, np.arange(1, count + 1), Places(None, 0, vectors)
+        )
+        best = (vectors[deleted:] @ vectors[deleted:].T).argmax(1) + deleted + 1
+        assert (len(one), one.deleted) == (count, deleted)
+        assert (found[:, 0] == best).mean() > 0.98

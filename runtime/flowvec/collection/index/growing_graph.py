@@ -130,6 +130,18 @@ class GrowingGraph:
             return 0
         return int(np.searchsorted(table.labels, graph.newest, side="right"))
 
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of this process alone for the graph, in bytes."""
+        graph = self.graph
+        return 0 if graph is None else graph.memory_bytes
+
+    @property
+    def mapped_bytes(self) -> int:
+        """How much of the graph's file is mapped, in bytes."""
+        graph = self.graph
+        return 0 if graph is None else graph.mapped_bytes
+
     def delete(self, labels: Labels) -> None:
         """Mark rows as deleted; under the write lock."""
         if self.graph is not None:

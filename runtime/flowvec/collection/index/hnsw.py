@@ -6,13 +6,12 @@ A graph is a cache. Its files are written atomically, and the caller verifies th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from flowvec.collection.index import huge_pages
 from flowvec.collection.store.rows import without
 from flowvec.errors import CollectionError
 from flowvec.hnsw import HnswError, HnswGraph, Places, Space
@@ -69,7 +68,6 @@ class Graph:
         self._nodes: HnswGraph | None = None
         self._total = self._deleted = self._newest = self._capacity = 0
         self._rows = rows
-        self._stops: list[Callable[[], None]] = []  # of threads that collapse pages
         # Read once: the answer costs as much as a search.
         self._cores = available_cores()
 
@@ -78,9 +76,7 @@ class Graph:
         return self._total - self._deleted
 
     def close(self) -> None:
-        """End its threads, and free its memory; nobody uses it any more."""
-        while self._stops:
-            self._stops.pop()()
+        """Free its memory; nobody uses it any more."""
         self._nodes = None
         self._total = self._deleted = 0
 
@@ -98,8 +94,13 @@ class Graph:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of its nodes and links, in bytes."""
-        return 0 if self._nodes is None else self._nodes.file_bytes
+        """About its memory beside what is mapped, in bytes."""
+        return 0 if self._nodes is None else self._nodes.memory_bytes
+
+    @property
+    def mapped_bytes(self) -> int:
+        """How much of its file is mapped, in bytes."""
+        return 0 if self._nodes is None else self._nodes.mapped_bytes
 
     @property
     def newest(self) -> int:
@@ -138,12 +139,9 @@ class Graph:
             self._nodes = nodes = HnswGraph(
                 self._space, self._dim, self._capacity, self.m, self.ef_construction
             )
-            huge_pages.advise(self._block_bytes())
         elif needed > self._capacity:
             self._capacity = max(needed, self._capacity + self._capacity // 2)
             nodes.resize(self._capacity)
-            # A block that moves loses them.
-            self._stops.append(huge_pages.collapse(self._block_bytes()))
         return nodes
 
     def delete(self, labels: Sequence[int]) -> None:
@@ -174,10 +172,6 @@ class Graph:
         found, scores = nodes.search(queries, k, ef, labels, places, threads)
         return None if (found[:, -1] < 0).any() else (found, scores)
 
-    def _block_bytes(self) -> int:
-        """The size of the block of nodes, in bytes."""
-        return 0 if self._nodes is None else self._capacity * self._nodes.node_bytes
-
     def write(self, path: Path) -> None:
         """Write the graph to a file, which is not flushed to disk; it must not grow meanwhile.
 
@@ -195,19 +189,20 @@ class Graph:
     def load(self, path: Path, live: Labels) -> None:
         """Read a verified file, and mark all its labels that are not in `live` as tombstones.
 
-        There is room for all live rows, so that those that the file lacks can be added.
+        Processes share what they do not change. There is room for all live rows, so that those that
+        the file lacks can be added, and for some more: a graph that outgrows its room is copied.
 
         Raises:
             CollectionError: it is not a valid graph of vectors of this length.
         """
         try:
-            nodes = HnswGraph.load(path, self._space, self._dim, self.m, len(live))
+            room = len(live) + len(live) // 4
+            nodes = HnswGraph.load(path, self._space, self._dim, self.m, room)
         except HnswError as error:
             raise CollectionError(str(error)) from error
         except (OSError, MemoryError) as error:
             raise CollectionError(f"cannot read {path}: {error}") from error
         self._nodes, self._capacity = nodes, nodes.capacity
-        self._stops.append(huge_pages.collapse(self._block_bytes()))
         labels, _ = nodes.labels()
         nodes.delete(without(labels, live))
         self._total, self._deleted = len(labels), nodes.deleted

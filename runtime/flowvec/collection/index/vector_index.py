@@ -141,15 +141,15 @@ class VectorIndex:
     @property
     def memory_bytes(self) -> int:
         """Memory of this process alone for vectors, codes, filters and the graph."""
-        table, graph = self._state.loaded.table, self.growing.graph
+        table = self._state.loaded.table
         held = 0 if table is None else table.memory_bytes
-        return held + self._masks.nbytes + (0 if graph is None else graph.memory_bytes)
+        return held + self._masks.nbytes + self.growing.memory_bytes
 
     @property
     def mapped_bytes(self) -> int:
-        """Size of the files of vectors and codes, as far as a search has mapped them."""
+        """Size of the files of vectors, codes and the graph, as far as they are mapped."""
         table = self._state.loaded.table
-        return 0 if table is None else table.mapped_bytes
+        return self.growing.mapped_bytes + (0 if table is None else table.mapped_bytes)
 
     # --- changes --------------------------------------------------------------------------------
 
@@ -425,8 +425,8 @@ class VectorIndex:
                 return None
             try:
                 if kind == "graph" and graph is not None:
-                    depth = ef or self._state.ef_search
-                    hits = search_graph(table, graph, held, compared, k, table.live, depth)
+                    ef = ef or self._state.ef_search
+                    hits = search_graph(table, graph, held, compared, k, table.live, ef)
                 if hits is None and table.slots > _MOST_LOCKED[kind]:
                     return None
                 labels, scores = search_rest(table, compared, k, None, hits, exact=kind == "exact")
@@ -490,9 +490,8 @@ class VectorIndex:
         def search(ef: int) -> tuple[Labels, Floats] | None:
             with self._lock.reading():
                 graph = self.growing.graph
-                if graph is None:
-                    return None
-                return graph.search(vectors, k, ef, table.labels, table.places())
+                rows = table.labels, table.places()
+                return None if graph is None else graph.search(vectors, k, ef, *rows)
 
         ef, recall = least_ef(search, exact, target)
         return ef or self._state.ef_search, recall
