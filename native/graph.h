@@ -106,7 +106,9 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         nodes.reserve(count);
         const auto node_of = [&](int64_t label) -> const char* {
             const auto found = label_lookup_.find(hnswlib::labeltype(label));
-            if (found != label_lookup_.end()) return getDataByInternalId(found->second);
+            // Hardly any link leads to a deleted node, so rows would not be found there.
+            if (found != label_lookup_.end())
+                return is_deleted(found->second) ? nullptr : getDataByInternalId(found->second);
             return made.get() +
                    bytes * size_t(std::lower_bound(labels, labels + count, label) - labels);
         };
@@ -128,19 +130,22 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         if (!cur_element_count && !nodes.empty()) add_node(first++);  // the others are linked to it
         in_threads(nodes.size() - first, threads, [&](size_t i) { add_node(first + i); });
         rows_ += nodes.size();
-        for (const auto& [i, twin] : copies)
-            join(label_lookup_.at(hnswlib::labeltype(twin)), hash_of(made.get() + i * bytes),
-                 index_.difference(made.get() + i * bytes, node_of(twin)), labels[i], false);
+        for (const auto& [i, twin] : copies) {
+            const Id id = label_lookup_.at(hnswlib::labeltype(twin));
+            const char* node = made.get() + i * bytes;
+            const double difference = index_.difference(node, getDataByInternalId(id));
+            join(id, hash_of(node), difference, labels[i], false);
+        }
     }
 
-    // Adds a row to the group of a node, whose vector is so far away.
+    // Adds a row to a node's group; `difference` is how far its vector is from the node's.
     void join(Id id, uint64_t hash, double difference, int64_t label, bool deleted) {
         const auto [place, is_new] = groups_.try_emplace(id);
         Group& group = place->second;
         if (is_new) {
             group.insert(hash_of(getDataByInternalId(id)), int64_t(getExternalLabel(id)),
                          is_deleted(id));
-            if (!has_group(id)) group_mark(id) = 1;  // not in a file's pages that have it
+            if (!has_group(id)) group_mark(id) = 1;  // a mapped page that has it stays shared
         }
         group.insert(hash, label, deleted);
         group.radius = std::max(group.radius, float(difference));
@@ -300,23 +305,29 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
     void keep_near(const char* query, size_t k, std::vector<Near>& nodes) const {
         std::sort(nodes.begin(), nodes.end());
         if (nodes.size() <= k) return;
-        const Near last = nodes[k - 1];
-        const float farthest = last.first + kReach * deviation(query, last.second);
+        // The k nearest rows are at most as far away as all rows of k nodes.
+        std::vector<Near> farthest;
+        for (const Near& node : nodes) farthest.emplace_back(moved(node, 1), node.second);
+        std::nth_element(farthest.begin(), farthest.begin() + std::ptrdiff_t(k - 1), farthest.end());
+        const Near last = farthest[k - 1];
+        const float own = deviation(query, last.second);
         size_t kept = 0;
         for (const Near& node : nodes) {
-            float nearest = node.first;  // of its rows
-            if (has_group(node.second)) {
-                const float radius = groups_.at(node.second).radius;
-                if (nodes_.squared()) {
-                    const float d = std::sqrt(std::max(0.0f, nearest)) - radius / std::sqrt(2.0f);
-                    nearest = d > 0 ? d * d : 0;
-                } else {
-                    nearest -= radius;
-                }
-            }
-            if (nearest <= farthest) nodes[kept++] = node;
+            const float beyond = moved(node, -1) - last.first;
+            if (beyond <= 0 || beyond <= kReach * std::max(own, deviation(query, node.second)))
+                nodes[kept++] = node;
         }
         nodes.resize(kept);
+    }
+
+    // The distance of a node's nearest row, or of its farthest one, for a sign of -1 or 1.
+    float moved(const Near& node, float sign) const {
+        const auto group = has_group(node.second) ? groups_.find(node.second) : groups_.end();
+        if (group == groups_.end()) return node.first;
+        const float radius = sign * group->second.radius;
+        if (!nodes_.squared()) return node.first + radius;
+        const float length = std::sqrt(std::max(0.0f, node.first)) + radius / std::sqrt(2.0f);
+        return length > 0 ? length * length : 0;
     }
 
     // How far a distance may be wrong: its standard deviation if a query and a vector are at right
@@ -420,10 +431,11 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
             std::pop_heap(open.begin(), open.end(), farther);
             open.pop_back();
             const auto* links = get_linklist0(here.second);
-            const size_t count = getListCount(get_linklist0(here.second));
+            // A file's pages may be read again from a disk that fails: never leave the nodes.
+            const size_t count = std::min<size_t>(getListCount(get_linklist0(here.second)), maxM0_);
             size_t news = 0;
             for (size_t i = 1; i <= count; i++) {
-                if (!visited.add(links[i])) continue;
+                if (links[i] >= cur_element_count || !visited.add(links[i])) continue;
                 fresh[news++] = links[i];
                 prefetchData(links[i]);
             }

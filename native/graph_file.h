@@ -1,14 +1,14 @@
 // Graph files.
 //
-// Little-endian. First, as in the files of hnswlib 0.8: a header of 96 bytes; for every node its links
-// on the lowest level (a count in two bytes, a mark of deletion, whether it has a group, 2 M ids), what it
-// holds of its vector (nodes.h) and its label; then for every node the size of its links on the upper
-// levels in bytes and those links, with room for M on each level.
+// Little-endian. First, as in the files of hnswlib 0.8: a header of 96 bytes; for every node its
+// links on the lowest level (a count in two bytes, a mark of deletion, whether it has a group, 2 M
+// ids), what it holds of its vector (nodes.h) and its label; then for every node the size of its
+// links on the upper levels in bytes and those links, with room for M on each level.
 //
-// Behind that the dimension and whether distances are squared (8 bytes each); what was subtracted from
-// all vectors, float32; the number of groups (8 bytes); for each its node, its number of vectors and
-// its radius (4 bytes each); for each of these its number of rows and its hash (8 bytes each), the rows' labels (8
-// bytes each) and marks of deletion (1 byte each).
+// Behind that the dimension and whether distances are squared (8 bytes each); what was subtracted
+// from all vectors, float32; the number of groups (8 bytes); for each its node, its number of
+// vectors and its radius (4 bytes each); for each of these its number of rows and its hash (8 bytes
+// each), the rows' labels (8 bytes each) and marks of deletion (1 byte each).
 //
 // hnswlib trusts its files: a wrong count, size or link makes it read or write outside its memory
 // (hnswlib#673). Here everything is checked before it is used.
@@ -350,6 +350,7 @@ class GraphFile {
                     graph.join(id, hash, radius, labels[i], deleted[i]);
                 }
             }
+            need(graph.groups().count(id), "a group has one row");
         }
     }
 

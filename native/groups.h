@@ -18,7 +18,7 @@
 namespace flowvec {
 
 // Vectors share a node if the distance of their numbers in the graph is at most this share of their
-// length, or of the usual length, or if few numbers differ, by a step. Rounding to 8 bits moves a
+// length, or of the usual length, or if at most three numbers differ by one step. Rounding to 8 bits moves a
 // vector by .007 of its length, so a graph does not tell the distances of such vectors apart.
 constexpr double kNearlyEqual = .014;
 constexpr double kStepsApart = 3;
@@ -110,25 +110,29 @@ class NearlyEqual {
         return std::sqrt(std::max(0.0, squared_difference(node, place(node), other)));
     }
 
+    // The usual length may be another one when equal nodes come. So a node is in the cells of its own
+    // length, too, if they are others.
     void add(const Place& place, int64_t label) {
-        add(place, std::max(place.length, usual()), label);
-        if (is_short(place)) add(place, place.length, label);
-        lengths_ += place.length;
-        count_++;
+        const double longer = std::max(place.length, usual_);
+        add(place, longer, label);
+        if (scale_of(longer) != scale_of(place.length)) add(place, place.length, label);
+        note(place.length);
     }
 
-    // Label of a node that is nearly equal, or -1. `node_of` returns a label's node.
+    // Label of a node that is nearly equal, or -1. `node_of` returns a label's node, or null for one
+    // that is deleted.
     template <typename NodeOf>
     int64_t find(const Place& place, const char* node, const NodeOf& node_of) const {
-        const double longer = std::max(place.length, usual());
+        const double longer = std::max(place.length, usual_);
         const double most = kNearlyEqual * kNearlyEqual * longer * longer +
                             kStepsApart * place.step * place.step;
         const auto is_near = [&](int64_t label) {
-            return squared_difference(node, place, node_of(label)) <= most;
+            const char* other = node_of(label);
+            return other && squared_difference(node, place, other) <= most;
         };
         const int64_t found = find(place, longer, is_near);
-        // The usual length was another one when the first nodes were added.
-        return found < 0 && is_short(place) ? find(place, place.length, is_near) : found;
+        const bool has_others = scale_of(longer) != scale_of(place.length);
+        return found < 0 && has_others ? find(place, place.length, is_near) : found;
     }
 
   private:
@@ -182,8 +186,19 @@ class NearlyEqual {
                2 * place.step * step * product(numbers_of(node), numbers_of(other));
     }
 
-    double usual() const { return count_ ? lengths_ / double(count_) : 0.0; }
-    bool is_short(const Place& place) const { return place.length < usual() / 4; }
+    // Keeps some lengths. Their median is the usual one: a few very long or short vectors do not
+    // change it.
+    void note(double length) {
+        if (sample_.size() < kSample) sample_.push_back(length);
+        else sample_[count_ % kSample] = length;
+        if (++count_ < renewed_ + renewed_ / 8) return;
+        renewed_ = count_;
+        std::vector<double> lengths = sample_;
+        const auto middle = lengths.begin() + std::ptrdiff_t(lengths.size() / 2);
+        std::nth_element(lengths.begin(), middle, lengths.end());
+        usual_ = *middle;
+    }
+
     // A power of two above a length, by which cells are measured; 1 for 0.
     static double scale_of(double length) { return length > 0 ? std::exp2(std::ilogb(length) + 1) : 1; }
     int64_t cell(double at, double scale) const {
@@ -199,8 +214,10 @@ class NearlyEqual {
     double window_;
     std::vector<int8_t> directions_[kProjections];
     std::unordered_multimap<uint64_t, int64_t> labels_;  // of nodes, by the hash of their cell
-    double lengths_ = 0;
-    size_t count_ = 0;
+    static constexpr size_t kSample = 256;
+    std::vector<double> sample_;
+    double usual_ = 0;
+    size_t count_ = 0, renewed_ = 0;
 };
 
 }  // namespace flowvec

@@ -26,7 +26,7 @@ namespace flowvec {
 struct NodeHead {
     float scale;       // a distance is a.term + b.term - a.scale * b.scale * <a, b>
     float term;
-    uint32_t hash[2];  // of the vector: equal vectors have equal ones
+    uint32_t hash[2];  // of the vector's bytes
 };
 
 inline const int8_t* numbers_of(const void* node) {
@@ -72,13 +72,16 @@ __attribute__((target("avx2"))) inline int32_t byte_product_avx2(const int8_t* a
 }
 #endif
 
-// As hnswlib calls it. What is not a number, because vectors are too long, is far away.
+// The distance of vectors that are too long.
+constexpr float kFar = 3e38f;
+
+// As hnswlib calls it.
 template <ByteProduct product>
 FLOWVEC_INLINE float node_distance(const void* a, const void* b, const void* count) {
     const NodeHead x = head_of(a), y = head_of(b);
     const float d = x.term + y.term - x.scale * y.scale * float(product(
         numbers_of(a), numbers_of(b), *static_cast<const size_t*>(count)));
-    return d < 3e38f ? d : 3e38f;
+    return d < kFar ? d : kFar;
 }
 
 inline float node_distance_base(const void* a, const void* b, const void* count) {
@@ -118,11 +121,18 @@ class Nodes : public hnswlib::SpaceInterface<float> {
     std::vector<float>& centre() { return centre_; }
     const std::vector<float>& centre() const { return centre_; }
 
-    // Before the first node is made.
+    // Before the first node is made: the mean, in which longer vectors than usual have the usual
+    // length.
     void set_centre(const float* vectors, size_t count) {
-        std::vector<double> sums(dim_);
-        for (size_t row = 0; row < count; row++)
-            for (size_t i = 0; i < dim_; i++) sums[i] += vectors[row * dim_ + i];
+        std::vector<double> lengths, sums(dim_);
+        for (size_t row = 0; row < count; row++) lengths.push_back(length(vectors + row * dim_));
+        std::vector<double> sorted = lengths;
+        const auto middle = sorted.begin() + std::ptrdiff_t(count / 2);
+        std::nth_element(sorted.begin(), middle, sorted.end());
+        for (size_t row = 0; row < count; row++) {
+            const double factor = lengths[row] > *middle ? *middle / lengths[row] : 1;
+            for (size_t i = 0; i < dim_; i++) sums[i] += factor * vectors[row * dim_ + i];
+        }
         for (size_t i = 0; i < dim_; i++) centre_[i] = float(sums[i] / double(count));
     }
 
@@ -130,13 +140,19 @@ class Nodes : public hnswlib::SpaceInterface<float> {
 
     // Of a query's direction, if nodes are compared by products.
     void make_query(const float* query, char* node) const {
-        double squares = 0;
-        for (size_t i = 0; i < dim_; i++) squares += double(query[i]) * double(query[i]);
-        const bool is_divided = !squared_ && squares > 0;
-        encode(query, is_divided ? 1 / std::sqrt(squares) : 1, true, node);
+        const double divisor = squared_ ? 1 : length(query);
+        encode(query, divisor > 0 ? 1 / divisor : 1, true, node);
     }
 
   private:
+    // A shorter or longer vector is rounded to zeros: 127 divided by it, or its square, is infinite.
+    static constexpr float kShortest = 1e-35f, kLongest = 1e18f;
+
+    double length(const float* vector) const {
+        double squares = 0;
+        for (size_t i = 0; i < dim_; i++) squares += double(vector[i]) * double(vector[i]);
+        return std::sqrt(squares);
+    }
     void encode(const float* vector, double factor, bool is_query, char* node) const {
         std::vector<float> room(2 * dim_);
         float* numbers = room.data();
@@ -157,7 +173,8 @@ class Nodes : public hnswlib::SpaceInterface<float> {
         double squares = 0, products = 0;
         auto* levels = reinterpret_cast<int8_t*>(node) + sizeof(NodeHead);
         std::memset(levels, 0, padded_);
-        if (largest > SMALLEST && largest < 1e38f) {
+        const bool is_long = !(largest < kLongest);
+        if (largest > kShortest && !is_long) {
             const float inverse = float(highest_) / largest;
             for (size_t i = 0; i < dim_; i++) {
                 const int level = int(std::lrint(numbers[i] * inverse));
@@ -171,6 +188,7 @@ class Nodes : public hnswlib::SpaceInterface<float> {
         if (squared_) head.scale *= std::sqrt(2.0f);
         // <x, y> is <x - c, y - c> + <x, c> + <y, c> - <c, c>.
         head.term = float(squared_ ? squares : is_query ? 0 : middle / 2 - along);
+        if (is_long) head.term = kFar;
         head.hash[0] = uint32_t(hash), head.hash[1] = uint32_t(hash >> 32);
         std::memcpy(node, &head, sizeof head);
     }

@@ -16,7 +16,7 @@ struct Vectors {
     size_t in_blocks;  // how many rows
     size_t block_rows, block_bytes;
     const float* others;
-    std::atomic<uint8_t>* used;  // is marked for each block that scores are computed of; or null
+    std::atomic<uint8_t>* used;  // is marked for each block that scores are computed from; or null
 
     const float* row(size_t i, size_t dim) const {
         if (i >= in_blocks) return others + (i - in_blocks) * dim;

@@ -128,8 +128,9 @@ class CollectionInfo:
         bytes: size of the directory on disk.
         memory_bytes: memory of this handle's filters, and of what is not in the files of vectors,
             codes and the graph; 0 before the first search. Row ids come on top.
-        mapped_bytes: size of the vectors, codes and graph that are mapped from files; processes
-            share them, and the system can take their memory back.
+        mapped_bytes: size of the vectors, codes and graph that are mapped from files. Processes
+            share them, and the system can take their memory back; of the graph, until they
+            change it.
         created: when, ISO 8601.
         created_by: version of flowvec.
         sparse_dim: dimensions of the sparse vectors; None before the first one.

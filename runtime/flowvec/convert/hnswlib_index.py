@@ -12,7 +12,7 @@ from flowvec.convert.description import describe
 from flowvec.convert.labelled_rows import labelled_rows, sparse_note
 from flowvec.convert.rows import Rows
 from flowvec.errors import ConvertError
-from flowvec.hnsw import HnswError, HnswlibIndex
+from flowvec.hnsw import HnswError, HnswlibIndex, Space
 from flowvec.machine import available_cores
 
 __all__ = ["NAME", "write_hnswlib"]
@@ -29,11 +29,9 @@ def write_hnswlib(out: Path, rows: Rows) -> tuple[str, ...]:
     """
     out.mkdir()
     info, options = rows.info, rows.options
-    space = "l2" if info.metric == "l2" else "ip"
+    space: Space = "l2" if info.metric == "l2" else "ip"
     try:
-        graph = HnswlibIndex(
-            "l2" if space == "l2" else "ip", info.dim, info.rows, options.m, options.ef_construction
-        )
+        graph = HnswlibIndex(space, info.dim, info.rows, options.m, options.ef_construction)
         with labelled_rows(out, rows) as beside:
             for labels, block in rows.labelled():
                 graph.add(labels, rows.inner_product_rows(block), available_cores())

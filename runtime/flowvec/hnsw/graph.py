@@ -30,9 +30,9 @@ class HnswGraph:
     Any number of threads may use it: searches, `save` and `delete` run side by side; `add` and
     `resize` wait for them, and they for those. All release Python's lock. It cannot be pickled.
 
-    Rows whose vectors are equal, or nearly (by 8e-4 of their length), share a node: copies that are
-    nodes link to each other alone, and rows behind them are not reached any more. Each row has its
-    own score.
+    Rows whose vectors are equal, or nearly (by about .012 of their length), share a node: copies
+    that are nodes link to each other alone, and rows behind them are not reached any more. Each row
+    has its own score.
     """
 
     def __init__(
@@ -238,8 +238,8 @@ class HnswGraph:
         Args:
             queries: float32 (queries, dim).
             k: how many.
-            ef: search depth: the best are taken from this many nodes; k * 1.5 + 16 if that is more.
-            labels: of all rows that are not deleted, ascending, int64 (rows,).
+            ef: search depth: the best are taken from this many nodes, and at least k * 1.25 + 16.
+            labels: of at least all rows that are not deleted, ascending, int64 (rows,).
             places: their vectors.
             threads: how many search, at most one for each query.
 

@@ -43,9 +43,11 @@ class Places:
         blocks, others, used = self.blocks, self.others, self.used
         if others.ndim != 2 or others.shape[1] != dim or not others.flags.c_contiguous:
             raise HnswError(f"vectors have shape {others.shape} instead of (rows, {dim})")
-        if blocks is None:
+        if blocks is None and not self.in_blocks:
             return None, 0, 1, 0, address(others), None
-        if blocks.ndim != 3 or blocks.shape[2] != dim or self.in_blocks > blocks[:, :, 0].size:
+        if blocks is None or blocks.ndim != 3 or blocks.shape[2] != dim:
+            raise HnswError(f"there are no blocks of vectors of length {dim}")
+        if self.in_blocks > blocks.shape[0] * blocks.shape[1]:
             raise HnswError(f"blocks of shape {blocks.shape} do not hold {self.in_blocks} rows")
         if used is not None and len(used) < len(blocks):
             raise HnswError(f"{len(used)} marks are too few for the blocks")

@@ -274,7 +274,7 @@ def test_a_setting_that_could_not_be_kept_is_not_used(collection: Collection, ki
     with pytest.raises(CollectionError, match="not authorized"):
         collection.tune_recall(0.1)
     writer.set_authorizer(None)
-    assert collection.info().ef_search == 100
+    assert collection.info().ef_search == 200
 
 
 def test_a_thread_that_the_system_refuses_breaks_nothing(

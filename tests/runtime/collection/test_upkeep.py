@@ -34,7 +34,7 @@ def test_info_says_what_is_in_memory_and_what_is_mapped(tmp_path: Path) -> None:
         assert before.mapped_bytes == 400 * 8 * 4
         c.prepare()
         grown = c.info().memory_bytes - before.memory_bytes
-        assert 400 * 8 * 4 < grown < 1024 * (8 * 4 + 300)  # vectors, and links of M 16
+        assert 400 * 8 * 4 < grown < 1024 * (8 * 4 + 300)  # 8 bits, and links of M 16
     with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
         assert (c.info().memory_bytes, c.info().mapped_bytes) == (0, 0)
 

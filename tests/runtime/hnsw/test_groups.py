@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowvec.hnsw import GraphFileError, HnswGraph
-from tests.runtime.hnsw.graphs import search
+from tests.runtime.hnsw.graphs import scores_of, search
 
 DIM, OTHERS, GROUPED = 24, 400, 1000
 METRICS = ("cosine", "ip", "l2")
@@ -135,15 +135,81 @@ def test_rows_of_a_group_are_deleted_one_by_one(tmp_path: Path) -> None:
         labels, _ = search(held, rows, twin, 199, 300)
         assert sorted(labels[0].tolist()) == [i for i in range(200) if i != 7]
         held.resize(300)
-        held.add(np.array([300]), twin)  # the node comes to life again
+        held.add(np.array([300]), twin)  # hardly any link leads to its old node
         assert search(held, rows, twin, 1, 20)[0][0].tolist() == [300]
-        assert (len(held), held.deleted, held.nodes) == (252, 52, 201)
+        assert (len(held), held.deleted, held.nodes) == (252, 52, 202)
         labels, deleted = held.labels()
         assert sorted(labels.tolist()) == [*range(251), 300]
         assert sorted(labels[~deleted].tolist()) == [i for i in range(200) if i != 7] + [300]
     graph.save(tmp_path / "one")
     again.save(tmp_path / "two")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_rows_that_come_again_after_many_others_are_found() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(6500, 64)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[6000:] = rows[:500]
+    graph = HnswGraph("ip", 64, len(rows), 16, 100)
+    graph.add(np.arange(1000), rows[:1000])
+    graph.delete(np.arange(500))
+    for start in range(1000, len(rows), 500):
+        graph.add(np.arange(start, start + 500), rows[start : start + 500])
+    found, _ = search(graph, rows, rows[6000:], 1, 60)
+    assert (found[:, 0] == np.arange(6000, 6500)).mean() > 0.98
+
+
+@pytest.mark.parametrize("space", ["ip", "l2"])
+def test_a_node_whose_own_row_is_deleted_hides_no_better_row(space: Any) -> None:
+    rng = np.random.default_rng(0)
+    others = rng.normal(size=(400, DIM)).astype(np.float32) / DIM**0.5
+    e, f = np.eye(2, DIM, dtype=np.float32)
+    own, near, better = (
+        (1.012 * e, e, 1.008 * e + 0.3 * f)
+        if space == "ip"
+        else (1.012 * e, e, 1.015 * e + 0.2 * f)
+    )
+    rows = np.concatenate((others, np.stack((own, near, better)).astype(np.float32)))
+    graph = HnswGraph(space, DIM, len(rows))
+    graph.add(np.arange(len(rows)), rows)
+    assert graph.nodes == len(rows) - 1
+    graph.delete(np.array([400]))
+    query = (e if space == "ip" else 3 * e)[None]
+    best = scores_of(query, rows, space)[0]
+    best[400] = -np.inf
+    for k in (1, 2):
+        found = search(graph, rows, query, k, 60)[0][0]
+        assert found.tolist() == np.argsort(-best)[:k].tolist()
+
+
+def test_copies_share_a_node_whatever_the_other_lengths(tmp_path: Path) -> None:
+    """The usual length changes as rows come: they may be longer, shorter, or much longer."""
+    rng = np.random.default_rng(0)
+    for factor in (0.1, 0.7, 1.5, 3.0, 40.0):
+        rows = rng.normal(size=(300, 40)).astype(np.float32)
+        rows[10:] *= factor
+        graph = HnswGraph("l2", 40, 600)
+        for start in range(0, 300, 10):
+            graph.add(np.arange(start, start + 10), rows[start : start + 10])
+        graph.add(np.arange(300, 600), rows)
+        assert (len(graph), graph.nodes) == (600, 300)
+
+
+@pytest.mark.parametrize("place", [3, 100])
+def test_one_long_row_changes_nothing_for_the_others(place: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(2000, 64)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[place] *= 1e6
+    graph = HnswGraph("ip", 64, 2000)
+    for start in range(0, 2000, 8):
+        graph.add(np.arange(start, start + 8), rows[start : start + 8])
+    assert graph.nodes == 2000
+    queries = rng.normal(size=(100, 64)).astype(np.float32)
+    best = np.argsort(-(queries @ rows.T), axis=1)[:, :10]
+    found, _ = search(graph, rows, queries, 10, 100)
+    assert np.mean([np.isin(a, b).mean() for a, b in zip(best, found, strict=True)]) > 0.93
 
 
 def test_threads_group_the_same_rows() -> None:
@@ -160,6 +226,21 @@ def change(file: Path, place: int, value: bytes) -> None:
     data = bytearray(file.read_bytes())
     data[place : place + len(value)] = value
     file.write_bytes(data)
+
+
+def test_a_group_of_one_row_is_refused(tmp_path: Path) -> None:
+    graph, rows = HnswGraph("ip", DIM, 20), vectors(10, "ip", 0)
+    graph.add(np.arange(10), rows)
+    graph.add(np.array([20]), rows[4:5])
+    graph.save(tmp_path / "g")
+    whole = (tmp_path / "g").read_bytes()
+    head = len(whole) - 18 - 16 - 12
+    of_one = (1).to_bytes(8, "little") + whole[-26:-10] + b"\0"
+    for count, rest in ((0, b""), (1, of_one)):
+        changed = whole[: head + 4] + count.to_bytes(4, "little") + whole[head + 8 : head + 12]
+        (tmp_path / "g").write_bytes(changed + rest)
+        with pytest.raises(GraphFileError, match="one row"):
+            HnswGraph.load(tmp_path / "g", "ip", DIM)
 
 
 @pytest.mark.parametrize(

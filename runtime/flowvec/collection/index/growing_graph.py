@@ -43,6 +43,8 @@ _STEP_SECONDS, _IDLE_STEP_SECONDS, _PAUSE_SECONDS = 0.006, 0.03, 1.0
 # Fewer rows than all cores need are worth a step of this length.
 _LONGEST_STEP_SECONDS = 0.02
 _FIRST_ROWS = 8
+# Those that come first are not waited for, and the centre of all is theirs.
+_ROWS_OF_CENTRE = 256
 # Slots that are looked at for rows to add.
 _WINDOW = 1 << 16
 # A graph is saved when its unsaved rows are this share of the rows in its file, and adding them
@@ -251,7 +253,8 @@ class GrowingGraph:
         graph = self.graph
         if graph is None:
             return 0
-        batch = self._missing_rows(graph, self._step_rows)
+        most = self._step_rows if graph.total else max(self._step_rows, _ROWS_OF_CENTRE)
+        batch = self._missing_rows(graph, most)
         if batch is None:
             return 0
         labels, vectors = batch

@@ -28,7 +28,7 @@ __all__ = [
 
 M = 16
 EF_CONSTRUCTION = 200
-EF_SEARCH = 100
+EF_SEARCH = 200
 # With fewer rows for each thread, starting threads costs more than they save.
 LEAST_ROWS_PER_CORE = 5
 
@@ -160,7 +160,7 @@ class Graph:
             queries: float32 (queries, dim), finite.
             k: how many.
             ef: search depth: the k nearest are taken from this many candidates.
-            labels: of the rows that may be found, ascending, int64 (rows,).
+            labels: of at least all rows that are not deleted, ascending, int64 (rows,).
             places: their vectors.
 
         Returns None if the graph cannot reach k live vectors; the caller then searches exactly.
@@ -198,12 +198,12 @@ class Graph:
         try:
             room = len(live) + len(live) // 4
             nodes = HnswGraph.load(path, self._space, self._dim, self.m, room)
+            labels, _ = nodes.labels()
         except HnswError as error:
             raise CollectionError(str(error)) from error
         except (OSError, MemoryError) as error:
             raise CollectionError(f"cannot read {path}: {error}") from error
         self._nodes, self._capacity = nodes, nodes.capacity
-        labels, _ = nodes.labels()
         nodes.delete(without(labels, live))
         self._total, self._deleted = len(labels), nodes.deleted
         self._newest = int(labels.max()) if len(labels) else 0

@@ -67,12 +67,14 @@ class GraphHits:
         labels: int64 (queries, k).
         scores: float32 (queries, k).
         is_done: for which queries it found k, bool (queries,).
+        places: the vectors that it compared, which are not checked yet.
     """
 
     in_graph: int
     labels: Labels
     scores: Floats
     is_done: Mask
+    places: Places
 
 
 def eligible_slots(table: VectorTable, mask: Mask | None) -> Mask:
@@ -108,10 +110,7 @@ def search_graph(
         most_fetched: candidates fetched at once.
 
     Returns:
-        None if an exact search is cheaper for all queries, or vectors are damaged.
-
-    Raises:
-        VectorFileError: as for `VectorTable.search`.
+        None if an exact search is cheaper for all queries.
     """
     older = int(np.count_nonzero(eligible[:in_graph]))
     k = min(k, older)
@@ -128,10 +127,8 @@ def search_graph(
         )
         for start in range(0, len(queries), step)
     ]
-    if not table.are_good(places):
-        return None
     labels, scores, is_done = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return GraphHits(in_graph, labels, scores, is_done)
+    return GraphHits(in_graph, labels, scores, is_done, places)
 
 
 def search_rest(
@@ -160,7 +157,7 @@ def search_rest(
         VectorFileError: as for `VectorTable.search`.
     """
     search = table.search if exact else table.scan
-    if hits is None:
+    if hits is None or not table.are_good(hits.places):
         return search(queries, k, mask)
     k = min(k, int(np.count_nonzero(eligible_slots(table, mask))))
     best, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)

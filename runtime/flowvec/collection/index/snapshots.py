@@ -51,9 +51,8 @@ class GraphSnapshots:
     def new(self, rows: int) -> Graph:
         """An empty graph with room for this many rows.
 
-        For inner products the graph is scaled by a typical vector of the first rows: it compares
-        1 - product in float32, which rounds much smaller products away. Larger products lose
-        nothing, so a few long vectors do no harm.
+        For inner products the graph is scaled by a typical vector of the first rows, since its
+        distances are float32, and those of tiny vectors would be 0.
         """
         scale = 1.0
         if self._metric == "ip":

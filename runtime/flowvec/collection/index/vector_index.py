@@ -489,9 +489,10 @@ class VectorIndex:
 
         def search(ef: int) -> tuple[Labels, Floats] | None:
             with self._lock.reading():
-                graph = self.growing.graph
-                rows = table.labels, table.places()
-                return None if graph is None else graph.search(vectors, k, ef, *rows)
+                graph, table = self.growing.graph, self._state.loaded.table
+                if graph is None or table is None:
+                    return None
+                return graph.search(vectors, k, ef, table.labels, table.places())
 
         ef, recall = least_ef(search, exact, target)
         return ef or self._state.ef_search, recall

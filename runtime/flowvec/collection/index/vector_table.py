@@ -301,9 +301,10 @@ class VectorTable:
         Raises:
             VectorFileError: as for `search`.
         """
-        if places.used is not None:
-            self._check_blocks(np.flatnonzero(places.used[: len(self._checked)]))
-        return not self._repaired
+        if places.used is None:
+            return True
+        self._check_blocks(np.flatnonzero(places.used[: len(self._checked)]))
+        return not any(places.used[number] for number in list(self._repaired))
 
     def make_codes(self, stopped: Callable[[], bool] | None = None) -> bool:
         """Make the codes that are not there yet; False if there are still not all.

@@ -38,7 +38,7 @@ def test_a_graph_grows_and_finds_what_an_exact_search_finds(metric) -> None:
     assert (np.diff(neighbours[1], axis=1) <= 0).all()
 
 
-def test_deleted_rows_are_never_search() -> None:
+def test_deleted_rows_are_never_found() -> None:
     rows = unit_vectors(500, 16)
     graph = Graph(16, "cosine")
     graph.add(labels(500), rows)
