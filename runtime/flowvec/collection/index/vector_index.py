@@ -353,10 +353,9 @@ class VectorIndex:
             kind = "exact" if exact else self.kind
             is_scarce = mask is not None and self._choice.scans(mask)
             if graph is not None and k and kind == "graph" and not (is_scarce and table.can_scan):
-                held, depth = self.growing.held_slots(table), self._state.ef_search
-                hits = search_graph(
-                    table, graph, held, compared, k, eligible_slots(table, mask), ef or depth
-                )
+                ef = ef or self._state.ef_search
+                held, rows = self.growing.held_slots(table), eligible_slots(table, mask)
+                hits = search_graph(table, graph, held, compared, k, rows, ef)
         self._wants_graph |= kind == "graph"
         self._wants_codes |= kind == "scan" or (kind == "graph" and is_scarce)
         labels, scores = search_rest(table, compared, k, mask, hits, exact=kind == "exact")
