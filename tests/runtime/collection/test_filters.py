@@ -16,7 +16,7 @@ from flowvec import (
     InputValueError,
 )
 from flowvec.collection.index.choice import IndexKind
-from flowvec.collection.index.hnsw import Graph
+from flowvec.collection.index.hnsw import EF_SEARCH, Graph
 from flowvec.collection.index.search import search_graph
 from flowvec.collection.index.vector_table import VectorTable
 from tests.makers import vectors
@@ -43,7 +43,7 @@ def test_a_filtered_batch_is_the_same_in_parts() -> None:
     eligible, queries = labels % 2 == 0, vectors(30, seed=1, dim=4)
     whole = search_graph(table, graph, 1000, queries, 5, eligible)
     graph.asked.clear()
-    parts = search_graph(table, graph, 1000, queries, 5, eligible, most_fetched=300)
+    parts = search_graph(table, graph, 1000, queries, 5, eligible, most_fetched=3 * EF_SEARCH)
     assert graph.asked[:1] == [3]
     assert sum(asked == 3 for asked in graph.asked) == 10
     assert whole is not None
