@@ -69,10 +69,10 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
     }
 
     size_t mapped_bytes() const { return mapped_nodes_ * size_data_per_element_; }
-    // About the memory of what the file does not have: locks, and the places of labels and cells.
+    // About the memory of what the file does not have: locks, places of labels, cells.
     size_t other_bytes() const {
         return max_elements_ * (sizeof(std::mutex) + sizeof(char*) + sizeof(int)) +
-               rows_ * kLabelBytes + cur_element_count * kCellBytes;
+               rows_ * kLabelBytes + index_.bytes();
     }
 
     void resize(size_t capacity) {
@@ -347,7 +347,7 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
 
     Nodes& nodes_;
     // Of an item of std::unordered_map, with its pointers and its share of the table.
-    static constexpr size_t kLabelBytes = 40, kCellBytes = 56;
+    static constexpr size_t kLabelBytes = 40;
 
     MappedRoom mapped_;
     size_t mapped_nodes_ = 0;

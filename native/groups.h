@@ -69,6 +69,55 @@ class Group {
     std::unordered_map<int64_t, uint32_t> place_of_label_;
 };
 
+// Labels by hash, several of one hash too, in a third of the memory of std::unordered_multimap.
+class LabelTable {
+  public:
+    // Labels of one hash that are kept, the first ones.
+    static constexpr size_t kMostOfHash = 64;
+
+    void add(uint64_t hash, int64_t label) {
+        if (3 * (count_ + 1) > 2 * slots_.size()) grow();
+        count_ += put({hash, label});
+    }
+
+    // Calls use(label) for each label of a hash, until it returns true; whether it did.
+    template <typename Use>
+    bool any(uint64_t hash, const Use& use) const {
+        if (slots_.empty()) return false;
+        for (size_t i = first(hash); slots_[i].label >= 0; i = (i + 1) % slots_.size())
+            if (slots_[i].hash == hash && use(slots_[i].label)) return true;
+        return false;
+    }
+
+    size_t bytes() const { return slots_.size() * sizeof(Slot); }
+
+  private:
+    struct Slot {
+        uint64_t hash;
+        int64_t label;  // -1 if it is free
+    };
+
+    size_t first(uint64_t hash) const { return size_t((hash ^ hash >> 32) % slots_.size()); }
+
+    bool put(const Slot& one) {
+        size_t equal = 0, i = first(one.hash);
+        for (; slots_[i].label >= 0; i = (i + 1) % slots_.size())
+            if (slots_[i].hash == one.hash && ++equal == kMostOfHash) return false;
+        slots_[i] = one;
+        return true;
+    }
+
+    void grow() {
+        std::vector<Slot> old(slots_.empty() ? 64 : 2 * slots_.size(), Slot{0, -1});
+        std::swap(old, slots_);
+        for (const Slot& one : old)
+            if (one.label >= 0) put(one);
+    }
+
+    std::vector<Slot> slots_;
+    size_t count_ = 0;
+};
+
 // Finds the node that is nearly equal to another one.
 //
 // Nodes are in the cells of a grid over some random projections, so that a cell has hardly any other
@@ -105,6 +154,8 @@ class NearlyEqual {
         return place;
     }
 
+    size_t bytes() const { return labels_.bytes(); }
+
     // How far the vectors of two nodes are apart.
     double difference(const char* node, const char* other) const {
         return std::sqrt(std::max(0.0, squared_difference(node, place(node), other)));
@@ -136,13 +187,11 @@ class NearlyEqual {
     }
 
   private:
-    static constexpr size_t kMostTries = 64;
-
     void add(const Place& place, double length, int64_t label) {
         const double scale = scale_of(length);
         uint64_t hash = hash_of(scale);
         for (const double at : place.at) hash = mixed(hash, cell(at, scale));
-        labels_.emplace(hash, label);
+        labels_.add(hash, label);
     }
 
     template <typename IsNear>
@@ -165,12 +214,12 @@ class NearlyEqual {
                     hash = mixed(hash, is_high ? high[p] : low[p]);
                 }
                 if (!is_new) continue;
-                const auto range = labels_.equal_range(hash);
-                size_t tries = 0;
-                for (auto found = range.first; found != range.second; ++found) {
-                    if (++tries > kMostTries) break;
-                    if (is_near(found->second)) return found->second;
-                }
+                int64_t found = -1;
+                const auto take = [&](int64_t label) {
+                    found = label;
+                    return is_near(label);
+                };
+                if (labels_.any(hash, take)) return found;
             }
         }
         return -1;
@@ -213,7 +262,7 @@ class NearlyEqual {
     const Nodes& nodes_;
     double window_;
     std::vector<int8_t> directions_[kProjections];
-    std::unordered_multimap<uint64_t, int64_t> labels_;  // of nodes, by the hash of their cell
+    LabelTable labels_;  // of nodes, by the hash of their cell
     static constexpr size_t kSample = 256;
     std::vector<double> sample_;
     double usual_ = 0;
