@@ -146,6 +146,24 @@ def test_rows_of_a_group_are_deleted_one_by_one(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
+@pytest.mark.parametrize("space", ["ip", "l2"])
+def test_rows_of_a_cluster_are_told_apart_though_rounding_moves_them_further(space: Any) -> None:
+    """Their errors are at right angles to them, so those of rows near each other cancel out."""
+    rng = np.random.default_rng(0)
+    rows = np.repeat(rng.normal(size=(16, 64)), 150, axis=0)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows += 0.03 * rng.normal(size=rows.shape) / 8
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = rows.astype(np.float32)
+    graph = HnswGraph(space, 64, len(rows))
+    graph.add(np.arange(len(rows)), rows)
+    assert graph.nodes == len(rows)
+    queries, scores = rows[::4], exact(rows[::4], rows, "cosine")
+    found, _ = search(graph, rows, queries, 10, 60)
+    tenth = -np.sort(-scores, axis=1)[:, 9:10]
+    assert np.mean(np.take_along_axis(scores, found, 1) >= tenth - 1e-7) > 0.98
+
+
 def test_rows_that_come_again_after_many_others_are_found() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(6500, 64)).astype(np.float32)
