@@ -8,6 +8,18 @@
 #include <cstdlib>
 #include <cstring>
 
+#if defined(__GNUC__) && defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__GNUC__) && defined(__aarch64__)
+#include <arm_neon.h>
+#ifdef __linux__
+#include <sys/auxv.h>
+#ifndef HWCAP_ASIMDDP
+#define HWCAP_ASIMDDP (1 << 20)
+#endif
+#endif
+#endif
+
 namespace flowvec {
 
 #if defined(__GNUC__)
@@ -117,7 +129,9 @@ struct Kernels {
 
 FLOWVEC_KERNELS(base, 2, )
 #if defined(__GNUC__) && defined(__x86_64__)
-FLOWVEC_KERNELS(avx2, 4, __attribute__((target("avx2,fma"))))
+#define FLOWVEC_AVX2 __attribute__((target("avx2,fma")))
+#define FLOWVEC_VNNI __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")))
+FLOWVEC_KERNELS(avx2, 4, FLOWVEC_AVX2)
 FLOWVEC_KERNELS(avx512, 4, __attribute__((target("avx512f,avx2,fma"))))
 #endif
 
@@ -135,6 +149,37 @@ inline const Kernels& kernels() {
 #endif
     (void)limit;
     return kernels_base;
+}
+
+// Which instructions multiply and add bytes: the best for this processor, limited as `kernels` are.
+enum class ByteProducts { base, avx2, vnni, neon };
+
+#if defined(__GNUC__) && defined(__aarch64__)
+#ifdef __ARM_FEATURE_DOTPROD
+#define FLOWVEC_NEON
+#else
+#define FLOWVEC_NEON __attribute__((target("arch=armv8.2-a+dotprod")))
+#endif
+#endif
+
+inline ByteProducts byte_products() {
+#if defined(__GNUC__) && defined(__x86_64__)
+    const Kernels& best = kernels();
+    if (&best == &kernels_base) return ByteProducts::base;
+    if (&best == &kernels_avx512 && __builtin_cpu_supports("avx512vnni") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
+        return ByteProducts::vnni;
+    return ByteProducts::avx2;
+#elif defined(FLOWVEC_NEON)
+    const char* limit = std::getenv("FLOWVEC_HNSW_SIMD");
+    if (limit && !std::strcmp(limit, "base")) return ByteProducts::base;
+#ifdef __ARM_FEATURE_DOTPROD
+    return ByteProducts::neon;
+#elif defined(__linux__)
+    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) return ByteProducts::neon;
+#endif
+#endif
+    return ByteProducts::base;
 }
 
 }  // namespace flowvec

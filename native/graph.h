@@ -69,10 +69,11 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
     }
 
     size_t mapped_bytes() const { return mapped_nodes_ * size_data_per_element_; }
-    // About the memory of what the file does not have: locks, places of labels, cells.
+    // About the memory of what the file does not have: locks, places of labels, groups, cells.
     size_t other_bytes() const {
         return max_elements_ * (sizeof(std::mutex) + sizeof(char*) + sizeof(int)) +
-               rows_ * kLabelBytes + index_.bytes();
+               rows_ * kLabelBytes + groups_.size() * (kLabelBytes + sizeof(Group)) +
+               index_.bytes();
     }
 
     void resize(size_t capacity) {
@@ -310,11 +311,13 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         for (const Near& node : nodes) farthest.emplace_back(moved(node, 1), node.second);
         std::nth_element(farthest.begin(), farthest.begin() + std::ptrdiff_t(k - 1), farthest.end());
         const Near last = farthest[k - 1];
-        const float own = deviation(query, last.second);
+        const double square = square_of(query);
+        const float own = deviation(query, square, last.second);
         size_t kept = 0;
         for (const Near& node : nodes) {
             const float beyond = moved(node, -1) - last.first;
-            if (beyond <= 0 || beyond <= kReach * std::max(own, deviation(query, node.second)))
+            if (beyond <= 0 ||
+                beyond <= kReach * std::max(own, deviation(query, square, node.second)))
                 nodes[kept++] = node;
         }
         nodes.resize(kept);
@@ -332,15 +335,15 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
 
     // How far a distance may be wrong: its standard deviation if a query and a vector are at right
     // angles, and otherwise less. Rounding moves each number by a uniform error below half a step.
-    float deviation(const char* query, Id id) const {
+    float deviation(const char* query, double square, Id id) const {
         const char* node = getDataByInternalId(id);
-        const auto square = [&](const char* one) {
-            const double step = head_of(one).scale;
-            const int8_t* numbers = numbers_of(one);
-            return step * step * nodes_.product(numbers, numbers, nodes_.numbers());
-        };
         const double a = head_of(query).scale, b = head_of(node).scale;
-        return float(std::sqrt((square(query) * b * b + square(node) * a * a) / 12));
+        return float(std::sqrt((square * b * b + square_of(node) * a * a) / 12));
+    }
+    // Of a vector's length.
+    double square_of(const char* node) const {
+        const double step = head_of(node).scale;
+        return step * step * nodes_.product(numbers_of(node), numbers_of(node));
     }
 
     static constexpr float kReach = 5;  // deviations

@@ -18,8 +18,8 @@
 namespace flowvec {
 
 // Vectors share a node if the distance of their numbers in the graph is at most this share of their
-// length, or of the usual length, or if at most three numbers differ by one step. Rounding to 8 bits moves a
-// vector by .007 of its length, so a graph does not tell the distances of such vectors apart.
+// length, or of the usual length, or if at most three numbers differ by one step. Rounding to 8 bits
+// moves a vector by .007 of its length, so a graph does not tell the distances of such vectors apart.
 constexpr double kNearlyEqual = .014;
 constexpr double kStepsApart = 3;
 
@@ -149,8 +149,8 @@ class NearlyEqual {
         const int8_t* numbers = numbers_of(node);
         place.step = head_of(node).scale;
         for (size_t p = 0; p < kProjections; p++)
-            place.at[p] = place.step / 32 * product(directions_[p].data(), numbers);
-        place.length = place.step * std::sqrt(product(numbers, numbers));
+            place.at[p] = place.step / 32 * nodes_.product(directions_[p].data(), numbers);
+        place.length = place.step * std::sqrt(nodes_.product(numbers, numbers));
         return place;
     }
 
@@ -225,14 +225,11 @@ class NearlyEqual {
         return -1;
     }
 
-    double product(const int8_t* a, const int8_t* b) const {
-        return nodes_.product(a, b, nodes_.numbers());
-    }
     double squared_difference(const char* node, const Place& place, const char* other) const {
         const double step = head_of(other).scale;
-        const double squares = step * step * product(numbers_of(other), numbers_of(other));
+        const double squares = step * step * nodes_.product(numbers_of(other), numbers_of(other));
         return place.length * place.length + squares -
-               2 * place.step * step * product(numbers_of(node), numbers_of(other));
+               2 * place.step * step * nodes_.product(numbers_of(node), numbers_of(other));
     }
 
     // Keeps some lengths. Their median is the usual one: a few very long or short vectors do not

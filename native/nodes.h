@@ -13,10 +13,6 @@
 #include <cstring>
 #include <vector>
 
-#if defined(__GNUC__) && defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "codes.h"
 #include "hnswlib/hnswlib.h"
 
@@ -53,10 +49,16 @@ inline int32_t byte_product_base(const int8_t* a, const int8_t* b, size_t count)
 }
 
 #if defined(__GNUC__) && defined(__x86_64__)
+FLOWVEC_AVX2 FLOWVEC_INLINE int32_t sum_of_eight(__m256i sums) {
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+    return _mm_cvtsi128_si32(four);
+}
+
 // The first factor without its sign, which the second one takes: two products are at most 32,258,
 // so they do not saturate.
-__attribute__((target("avx2"))) inline int32_t byte_product_avx2(const int8_t* a, const int8_t* b,
-                                                                 size_t count) {
+FLOWVEC_AVX2 inline int32_t byte_product_avx2(const int8_t* a, const int8_t* b, size_t count) {
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i sums = _mm256_setzero_si256();
     for (size_t i = 0; i < count; i += 32) {
@@ -65,10 +67,45 @@ __attribute__((target("avx2"))) inline int32_t byte_product_avx2(const int8_t* a
         const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(y, x));
         sums = _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, ones));
     }
-    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-    return _mm_cvtsi128_si32(four);
+    return sum_of_eight(sums);
+}
+
+// One factor may not have a sign: x + 128, less 128 times the sum of y. Sums may pass 32 bits on the
+// way, since what they lose there comes back with the difference.
+FLOWVEC_VNNI FLOWVEC_INLINE void add_products_vnni(__m512i x, __m512i y, __m512i& sums,
+                                                   __m512i& added) {
+    const __m512i middle = _mm512_set1_epi8(-128);  // without a sign, 128
+    sums = _mm512_dpbusd_epi32(sums, _mm512_xor_si512(x, middle), y);
+    added = _mm512_dpbusd_epi32(added, middle, y);
+    __asm__("" : "+v"(sums), "+v"(added));  // otherwise gcc copies them
+}
+FLOWVEC_VNNI inline int32_t byte_product_vnni(const int8_t* a, const int8_t* b, size_t count) {
+    __m512i sums = _mm512_setzero_si512(), added = sums, more = sums, more_added = sums;
+    size_t i = 0;
+    for (; i + 128 <= count; i += 128) {
+        add_products_vnni(_mm512_loadu_si512(a + i), _mm512_loadu_si512(b + i), sums, added);
+        add_products_vnni(_mm512_loadu_si512(a + i + 64), _mm512_loadu_si512(b + i + 64), more,
+                          more_added);
+    }
+    for (; i < count; i += 64) {
+        const __mmask64 mask = count - i < 64 ? 0xffffffff : ~__mmask64(0);
+        add_products_vnni(_mm512_maskz_loadu_epi8(mask, a + i),
+                          _mm512_maskz_loadu_epi8(mask, b + i), sums, added);
+    }
+    const __m512i whole = _mm512_sub_epi32(_mm512_add_epi32(sums, more),
+                                           _mm512_add_epi32(added, more_added));
+    // (_mm512_reduce_add_epi32 and an extraction without a mask make gcc warn of its own headers.)
+    alignas(64) __m256i halves[2];
+    _mm512_store_si512(halves, whole);
+    return sum_of_eight(_mm256_add_epi32(halves[0], halves[1]));
+}
+#elif defined(FLOWVEC_NEON)
+FLOWVEC_NEON inline int32_t byte_product_neon(const int8_t* a, const int8_t* b, size_t count) {
+    int32x4_t sums[2] = {vdupq_n_s32(0), vdupq_n_s32(0)};
+    for (size_t i = 0; i < count; i += 32)
+        for (size_t j = 0; j < 2; j++)
+            sums[j] = vdotq_s32(sums[j], vld1q_s8(a + i + 16 * j), vld1q_s8(b + i + 16 * j));
+    return vaddvq_s32(vaddq_s32(sums[0], sums[1]));
 }
 #endif
 
@@ -84,15 +121,37 @@ FLOWVEC_INLINE float node_distance(const void* a, const void* b, const void* cou
     return d < kFar ? d : kFar;
 }
 
-inline float node_distance_base(const void* a, const void* b, const void* count) {
-    return node_distance<byte_product_base>(a, b, count);
-}
+struct NodeKernels {
+    ByteProduct product;
+    Distance distance;
+};
+
+#define FLOWVEC_NODE_KERNELS(name, target)                                                    \
+    target inline float node_distance_##name(const void* a, const void* b, const void* count) { \
+        return node_distance<byte_product_##name>(a, b, count);                               \
+    }                                                                                         \
+    const NodeKernels node_kernels_##name = {byte_product_##name, node_distance_##name};
+
+FLOWVEC_NODE_KERNELS(base, )
 #if defined(__GNUC__) && defined(__x86_64__)
-__attribute__((target("avx2"))) inline float node_distance_avx2(const void* a, const void* b,
-                                                                const void* count) {
-    return node_distance<byte_product_avx2>(a, b, count);
-}
+FLOWVEC_NODE_KERNELS(avx2, FLOWVEC_AVX2)
+FLOWVEC_NODE_KERNELS(vnni, FLOWVEC_VNNI)
+#elif defined(FLOWVEC_NEON)
+FLOWVEC_NODE_KERNELS(neon, FLOWVEC_NEON)
 #endif
+
+// The best of this processor.
+inline const NodeKernels& node_kernels() {
+    switch (byte_products()) {
+#if defined(__GNUC__) && defined(__x86_64__)
+        case ByteProducts::vnni: return node_kernels_vnni;
+        case ByteProducts::avx2: return node_kernels_avx2;
+#elif defined(FLOWVEC_NEON)
+        case ByteProducts::neon: return node_kernels_neon;
+#endif
+        default: return node_kernels_base;
+    }
+}
 
 // Makes nodes of vectors, and tells hnswlib how they are compared.
 class Nodes : public hnswlib::SpaceInterface<float> {
@@ -102,17 +161,14 @@ class Nodes : public hnswlib::SpaceInterface<float> {
           centre_(dim) {
         // Sums of products must not overflow.
         highest_ = dim <= 1u << 17 ? 127 : 45;
-        product = byte_product_base, distance_ = node_distance_base;
-#if defined(__GNUC__) && defined(__x86_64__)
-        if (&kernels() != &kernels_base)
-            product = byte_product_avx2, distance_ = node_distance_avx2;
-#endif
     }
     size_t get_data_size() override { return bytes(); }
-    Distance get_dist_func() override { return distance_; }
+    Distance get_dist_func() override { return kernels_.distance; }
     void* get_dist_func_param() override { return &padded_; }
 
-    ByteProduct product;
+    int32_t product(const int8_t* a, const int8_t* b) const {
+        return kernels_.product(a, b, padded_);
+    }
     size_t dim() const { return dim_; }
     size_t numbers() const { return padded_; }  // of a node
     bool squared() const { return squared_; }
@@ -196,7 +252,7 @@ class Nodes : public hnswlib::SpaceInterface<float> {
     size_t dim_, padded_;
     bool squared_;
     int highest_;
-    Distance distance_;
+    const NodeKernels kernels_ = node_kernels();
     Rotation rotation_;
     std::vector<float> centre_;
 };

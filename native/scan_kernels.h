@@ -2,22 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 
 #include "codes.h"
-
-#if defined(__GNUC__) && defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__GNUC__) && defined(__aarch64__)
-#include <arm_neon.h>
-#ifdef __linux__
-#include <sys/auxv.h>
-#ifndef HWCAP_ASIMDDP
-#define HWCAP_ASIMDDP (1 << 20)
-#endif
-#endif
-#endif
 
 namespace flowvec {
 
@@ -99,8 +86,6 @@ inline bool compare_rest_base(const uint8_t* codes, const GroupFacts& facts, con
 }
 
 #if defined(__GNUC__) && defined(__x86_64__)
-#define FLOWVEC_AVX2 __attribute__((target("avx2,fma")))
-
 // 15 * 127 twice in each of 8 sums: the most that 16 bits hold.
 constexpr size_t OCTETS_IN_16_BITS = 4;
 // How far ahead codes are asked for: the processor itself looks no further than a page.
@@ -203,6 +188,71 @@ FLOWVEC_AVX2 inline bool compare_rest_avx2(const uint8_t* codes, const GroupFact
     add_products_avx2<1>(codes, tile.octets, tile.numbers + q * tile.stride, tile.stride, sums);
     return judge_avx2(sums[0], facts, tile, q, found) != 0;
 }
+
+// Multiplies four bytes of each row with four of a query, which it takes from memory, and adds the
+// products to sums. Of an intrinsic, gcc makes three instructions, and copies all sums.
+FLOWVEC_VNNI FLOWVEC_INLINE void add_four_vnni(__m256i codes, const int8_t* numbers,
+                                               __m256i& sums) {
+    typedef int32_t __attribute__((may_alias)) Word;
+    __asm__("vpdpbusd %2%{1to8%}, %1, %0"
+            : "+v"(sums)
+            : "v"(codes), "m"(*reinterpret_cast<const Word*>(numbers)));
+}
+
+// A sum has two parts, since an addition waits for the one before it.
+template <int queries>
+FLOWVEC_VNNI FLOWVEC_INLINE void add_octet_vnni(const uint8_t* codes, const int8_t* numbers,
+                                                size_t stride, __m256i (&sums)[queries],
+                                                __m256i (&others)[queries]) {
+    const __m256i low = _mm256_set1_epi8(15);
+    const __m256i both = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes));
+    const __m256i first = _mm256_and_si256(both, low);
+    const __m256i second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+#pragma GCC unroll 4
+    for (int q = 0; q < queries; q++) {
+        add_four_vnni(first, numbers + q * stride, sums[q]);
+        add_four_vnni(second, numbers + q * stride + 4, others[q]);
+    }
+}
+
+template <int queries>
+FLOWVEC_VNNI FLOWVEC_INLINE void add_products_vnni(const uint8_t* codes, size_t octets,
+                                                   const int8_t* numbers, size_t stride,
+                                                   __m256i (&sums)[queries]) {
+    __m256i others[queries];
+#pragma GCC unroll 4
+    for (int q = 0; q < queries; q++) others[q] = _mm256_setzero_si256();
+    size_t octet = 0;
+    for (; octet + 2 <= octets; octet += 2) {
+        _mm_prefetch(reinterpret_cast<const char*>(codes + octet * 32 + AHEAD), _MM_HINT_T0);
+        add_octet_vnni(codes + octet * 32, numbers + octet * 8, stride, sums, others);
+        add_octet_vnni(codes + octet * 32 + 32, numbers + octet * 8 + 8, stride, sums, others);
+    }
+    if (octet < octets)
+        add_octet_vnni(codes + octet * 32, numbers + octet * 8, stride, sums, others);
+#pragma GCC unroll 4
+    for (int q = 0; q < queries; q++) sums[q] = _mm256_add_epi32(sums[q], others[q]);
+}
+
+template <int queries>
+FLOWVEC_VNNI bool compare_group_vnni(const uint8_t* codes, const GroupFacts& facts,
+                                     const Tile& tile, Estimates& found) {
+    __m256i sums[queries];
+#pragma GCC unroll 4
+    for (int q = 0; q < queries; q++) sums[q] = _mm256_setzero_si256();
+    add_products_vnni<queries>(codes, tile.octets, tile.numbers, tile.stride, sums);
+    unsigned any = 0;
+#pragma GCC unroll 4
+    for (int q = 0; q < queries; q++) any |= judge_avx2(sums[q], facts, tile, size_t(q), found);
+    return any != 0;
+}
+
+FLOWVEC_VNNI inline bool compare_rest_vnni(const uint8_t* codes, const GroupFacts& facts,
+                                           const Tile& tile, size_t q, Estimates& found) {
+    __m256i sums[1] = {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(found.sums[q]))};
+    add_products_vnni<1>(codes, tile.octets, tile.numbers + q * tile.stride, tile.stride, sums);
+    return judge_avx2(sums[0], facts, tile, q, found) != 0;
+}
 #endif
 
 struct ScanKernels {
@@ -233,23 +283,13 @@ FLOWVEC_AVX2 inline void encode_avx2(const Rotation& rotation, const float* rows
 const ScanKernels scan_kernels_avx2 = {"avx2", {compare_group_avx2<1>, compare_group_avx2<2>,
                                         compare_group_avx2<3>, compare_group_avx2<4>},
                                        compare_rest_avx2, encode_avx2};
+const ScanKernels scan_kernels_vnni = {"avx512_vnni",
+                                       {compare_group_vnni<1>, compare_group_vnni<2>,
+                                        compare_group_vnni<3>, compare_group_vnni<4>},
+                                       compare_rest_vnni, encode_avx2};
 #endif
 
-#if defined(__GNUC__) && defined(__aarch64__)
-#ifdef __ARM_FEATURE_DOTPROD
-#define FLOWVEC_NEON
-inline bool has_dot_products() { return true; }
-#else
-#define FLOWVEC_NEON __attribute__((target("arch=armv8.2-a+dotprod")))
-inline bool has_dot_products() {
-#ifdef __linux__
-    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
-#else
-    return false;
-#endif
-}
-#endif
-
+#ifdef FLOWVEC_NEON
 // A register has four rows of a group; a dot product adds four numbers of each.
 FLOWVEC_NEON inline void add_products_neon(const uint8_t* codes, size_t octets,
                                            const int8_t* numbers, int32x4_t* sums) {
@@ -292,15 +332,17 @@ const ScanKernels scan_kernels_neon = {"arm_dotprod",
                                        add_and_judge_neon, encode_base};
 #endif
 
-// The best of this processor. FLOWVEC_HNSW_SIMD=base limits them, as for `kernels`.
+// The best of this processor.
 inline const ScanKernels& scan_kernels() {
+    switch (byte_products()) {
 #if defined(__GNUC__) && defined(__x86_64__)
-    if (std::strcmp(kernels().name, "base")) return scan_kernels_avx2;
-#elif defined(__GNUC__) && defined(__aarch64__)
-    const char* limit = std::getenv("FLOWVEC_HNSW_SIMD");
-    if ((!limit || std::strcmp(limit, "base")) && has_dot_products()) return scan_kernels_neon;
+        case ByteProducts::vnni: return scan_kernels_vnni;
+        case ByteProducts::avx2: return scan_kernels_avx2;
+#elif defined(FLOWVEC_NEON)
+        case ByteProducts::neon: return scan_kernels_neon;
 #endif
-    return scan_kernels_base;
+        default: return scan_kernels_base;
+    }
 }
 
 }  // namespace flowvec

@@ -13,14 +13,6 @@ from flowvec.hnsw import Codes, HnswError, Places
 from flowvec.vectors import top_k
 
 ALL = 1e9  # deviations: nothing is missed
-KERNELS = ("base", "avx2")
-
-
-@pytest.fixture(params=KERNELS)
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each set of kernels, as far as the processor has it."""
-    monkeypatch.setenv("FLOWVEC_HNSW_SIMD", request.param)
-    return str(request.param)
 
 
 def rows_of(count: int, dim: int, seed: int = 0) -> np.ndarray:

@@ -11,14 +11,6 @@ from flowvec.encoder.postprocess import normalize
 from flowvec.hnsw import HnswError, PairScan
 
 ALL = 1 << 40  # products: no limit
-KERNELS = ("base", "avx2")
-
-
-@pytest.fixture(params=KERNELS)
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each set of kernels, as far as the processor has it."""
-    monkeypatch.setenv("FLOWVEC_HNSW_SIMD", request.param)
-    return str(request.param)
 
 
 def unit_rows(count: int, dim: int, seed: int = 0, noise: float = 0.4) -> np.ndarray:
