@@ -18,7 +18,7 @@ from flowvec.encoder.argument import check_encoder
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.postprocess import normalize
 from flowvec.errors import InputTypeError, InputValueError
-from flowvec.hnsw import PairScan, has_fast_scan
+from flowvec.hnsw import Codes, PairScan, Places, has_fast_scan
 from flowvec.machine import available_cores
 from flowvec.sequences import python_values
 from flowvec.vectors import top_k as nearest
@@ -36,8 +36,15 @@ _BLOCK_ELEMENTS = 1 << 23  # scores held at once: 32 MiB of float32
 _LEAST_SCANNED, _MOST_FOUND, _HIGH_FLOOR = 2000, 1 / 1500, 0.5
 # If a larger share of a step's scores may be among the best, products of matrices are faster.
 _MOST_COMPUTED = 1 / 16
-# Numbers of pairs that are scanned in one step: about 100 ms. Ctrl-C waits for a step.
-_SCANNED_NUMBERS = 1 << 33
+# Numbers of pairs that are scanned, or of rows that are encoded, in one step: about 100 ms. Ctrl-C
+# waits for a step.
+_SCANNED_NUMBERS, _ENCODED_NUMBERS = 1 << 33, 1 << 23
+# The rows nearest to queries are scanned, too, if there are so many of both, and if few are wanted:
+# this share of the rows. See bench/log/2026-11-30.md.
+_LEAST_QUERIES, _LEAST_ROWS, _MOST_NEAREST = 500, 4000, 1 / 1000
+# Standard deviations that an estimate may be wrong: one of 10^15 is more. With at most 64 numbers
+# none is, since an error is never longer.
+_REACH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +197,10 @@ def semantic_search(
 ) -> list[list[dict[str, Any]]]:
     """The texts of a corpus nearest to each query, as sentence-transformers returns them.
 
+    Scores are computed in float32. For 500 queries and more, and a corpus of at least 4,000 rows,
+    codes of its vectors tell of most rows that their cosine is too low: an estimate that would
+    hide a row is wrong by 8 standard deviations.
+
         >>> corpus = ["A man is eating.", "Stocks fell."]
         >>> hits, = semantic_search("markets", corpus, encoder=Encoder.load("mini"), top_k=1)
         >>> corpus[hits[0]["corpus_id"]]
@@ -217,11 +228,34 @@ def semantic_search(
         )
     if not len(right):
         return [[] for _ in left]
-    rows, scores = nearest(left, right, top_k, "cosine")
+    rows, scores = _nearest(left, right, top_k)
     return [
         [{"corpus_id": row, "score": score} for row, score in zip(r, s, strict=True)]
         for r, s in zip(rows.tolist(), scores.tolist(), strict=True)
     ]
+
+
+def _nearest(queries: Floats, rows: Floats, top_k: int) -> tuple[Indices, Floats]:
+    """The nearest rows of each query and their scores, (queries, min(top_k, rows))."""
+    are_few = 0 < top_k <= _MOST_NEAREST * len(rows)
+    are_many = len(queries) >= _LEAST_QUERIES and len(rows) >= _LEAST_ROWS
+    if not (are_few and are_many and rows.size and has_fast_scan()):
+        return nearest(queries, rows, top_k, "cosine")
+    rows, threads = np.ascontiguousarray(rows), available_cores()
+    codes = Codes(rows.shape[1], squared=False)
+    step = _ENCODED_NUMBERS // rows.shape[1] + 1
+    for first in range(0, len(rows), step):
+        codes.add(rows[first : first + step], threads)
+    places = Places(None, 0, rows)
+    step = _SCANNED_NUMBERS * threads // rows.size + 1
+    parts = [
+        codes.search(
+            queries[first : first + step], top_k, places, last=len(rows), reach=_REACH,
+            threads=threads,
+        )
+        for first in range(0, len(queries), step)
+    ]  # fmt: skip
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
 def _unit_vectors(

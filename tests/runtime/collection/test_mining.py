@@ -18,6 +18,7 @@ from flowvec import (
     most_similar_pairs,
     semantic_search,
 )
+from flowvec.collection import mining
 from flowvec.collection.mining import best_pairs
 from flowvec.encoder.postprocess import normalize
 from flowvec.hnsw import has_fast_scan
@@ -145,6 +146,36 @@ def test_semantic_search_returns_the_shape_of_sentence_transformers(tiny: Encode
     (by_vector,) = semantic_search(*vectors_of)
     for one, other in zip(by_text, by_vector, strict=True):  # queries have a prompt of their own
         assert one == {**other, "score": pytest.approx(other["score"], abs=1e-5)}
+
+
+@pytest.mark.parametrize(
+    "kind", ["clusters", "near_equal", "equal", "zeros", "columns", "3_numbers"]
+)
+def test_many_queries_find_their_nearest_rows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.normal(1, 1, size=(40, 3 if kind == "3_numbers" else 96))
+    noise = 1e-3 if kind == "near_equal" else 0.3
+    rows = centres[rng.integers(0, 40, 6000)] + noise * rng.normal(size=(6000, centres.shape[1]))
+    rows = rows.astype(np.float32)
+    corpus, queries = rows[:5000], rows[-600:]
+    if kind == "equal":
+        corpus[2000:4000] = corpus[:1000].repeat(2, axis=0)
+    if kind == "zeros":
+        corpus[:3000], queries[::3] = 0, 0
+    if kind == "columns":
+        corpus = np.asfortranarray(corpus)
+    monkeypatch.setattr(mining, "_SCANNED_NUMBERS", 1 << 27)  # several steps
+    monkeypatch.setattr(mining, "_ENCODED_NUMBERS", 1 << 17)
+    if has_fast_scan():  # all scores are not computed
+        monkeypatch.delattr(mining, "nearest")
+    cosines = unit(queries).astype(np.float64) @ unit(corpus).astype(np.float64).T
+    for line, hits in zip(cosines, semantic_search(queries, corpus, top_k=5), strict=True):
+        found = [hit["corpus_id"] for hit in hits]
+        scores = [hit["score"] for hit in hits]
+        assert len(set(found)) == 5
+        assert scores == pytest.approx(line[found].tolist(), abs=1e-6)
+        assert scores == pytest.approx(np.sort(line)[:-6:-1].tolist(), abs=1e-6)
+        assert found == sorted(found, key=lambda row: (-scores[found.index(row)], row))
 
 
 def test_a_zero_vector_is_similar_to_nothing() -> None:
