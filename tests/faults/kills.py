@@ -24,20 +24,23 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
 from flowvec import Collection
+from flowvec.collection.index.choice import IndexKind
+from flowvec.collection.index.codes import codes_file
 from tests.inside import index_lock_of, index_of, store_of
 
-PHASES = ("add", "delete", "snapshot", "compact", "rebuild")
+PHASES = ("add", "delete", "snapshot", "compact", "rebuild", "codes")
 DIM = 8
-# Small, so that graphs are kept of a few hundred rows.
+# Small, so that graphs are kept of a few hundred rows, and codes of one chunk.
 _EXACT_BELOW = 20
-_FIRST_ROWS = 150
-_IDS = 400
+_FIRST_ROWS = 1200
+_IDS = 2000  # of which about half are there
 _MOST_SECONDS = 0.5
-_OF_CACHES = re.compile(r"(graph|vectors)-\d")  # files that are made again
+_OF_CACHES = re.compile(r"(graph|vectors|codes)-\d")  # files that are made again
 
 Rows = dict[int, tuple[int, str | None]]
 
@@ -52,6 +55,7 @@ class Result:
     lost: int = 0
     phantoms: int = 0
     unopened: int = 0
+    codes: int = 0  # a file of them was there after a kill
     slowest_open: float = 0.0
 
     def table(self) -> str:
@@ -99,20 +103,21 @@ def child(folder: Path, phase: str, first: int, out: int) -> None:
     def say(line: str) -> None:
         os.write(out, f"{line}\n".encode())
 
-    collection = Collection.open(folder, index="graph", exact_below=_EXACT_BELOW)
+    kind: IndexKind = "scan" if phase == "codes" else "graph"
+    collection = Collection.open(folder, index=kind, exact_below=_EXACT_BELOW)
     collection.search(np.ones(DIM), k=3)
     say("ready")
     for number in range(first, first + 10_000):
         say(f"begin {number}")
         make(collection, number, phase)
         say(f"done {number}")
-        if phase in ("snapshot", "compact", "rebuild"):
+        if phase not in ("add", "delete"):
             say("enter")
             if phase == "snapshot":
                 collection.prepare()
                 index_of(collection).growing.save()  # `close` does more
-            elif phase == "compact":
-                collection.compact()
+            elif phase in ("compact", "codes"):
+                collection.compact()  # with codes of the new file of vectors
             else:
                 # The public way, closing and opening, would save the old graph first.
                 with index_lock_of(collection).writing():
@@ -218,6 +223,11 @@ def check(folder: Path, phase: str, rows: Rows, under_way: int | None, result: R
             expected = vector(rows[int(hit.id)][0])
             cosine = expected.sum() / np.linalg.norm(expected) / np.sqrt(DIM)
             assert abs(hit.score - cosine) < 1e-4
+    with Collection.open(folder, index="scan", exact_below=_EXACT_BELOW) as scanned:
+        result.codes += any(folder.glob("codes-*.q4"))
+        # Of 8 numbers, no error is longer than the three deviations that a scan allows.
+        found = [hit.id for hit in scanned.search(np.ones(DIM), k=20)]
+        assert found == [hit.id for hit in hits[:20]]
 
 
 def same(stored: dict[int, tuple[np.ndarray, str | None]], rows: Rows) -> bool:
@@ -228,6 +238,11 @@ def same(stored: dict[int, tuple[np.ndarray, str | None]], rows: Rows) -> bool:
 
 def campaign(kills: int, seed: int, folder: Path) -> Result:
     """Kill a number of times, with the phases in turn."""
+    with patch.object(codes_file, "_LEAST_WRITTEN", 1):
+        return _campaign(kills, seed, folder)
+
+
+def _campaign(kills: int, seed: int, folder: Path) -> Result:
     result, draw = Result(seed), random.Random(seed)
     number = 0
     rows: Rows = {}
@@ -256,7 +271,7 @@ def main() -> None:
         result = campaign(arguments.kills, arguments.seed, Path(temporary))
     figures = {
         "kills": arguments.kills, "seed": arguments.seed, "lost": result.lost,
-        "phantoms": result.phantoms, "unopened": result.unopened,
+        "phantoms": result.phantoms, "unopened": result.unopened, "with codes": result.codes,
         "slowest open": round(result.slowest_open, 3),
         "seconds": round(time.perf_counter() - begun), "when": datetime.now(UTC).date().isoformat(),
     }  # fmt: skip

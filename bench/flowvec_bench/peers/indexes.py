@@ -116,15 +116,17 @@ def least_effort(
 
     Args:
         recall_with: gives the recall of an ef; it rises with ef, except for noise. If it does not
-            when ef doubles, no more is tried.
+            when ef doubles twice, no more is tried. (An index may look a little deeper than it is
+            told, so that the least efs are equal.)
         recall: the recall to reach.
         most: the largest ef.
     """
-    low, high, before = K - 1, K, -1.0
+    low, high, best, flat = K - 1, K, -1.0, 0
     while (reached := recall_with(high)) < recall:
-        if high >= most or reached <= before:
+        flat = 0 if reached > best else flat + 1
+        if high >= most or flat == 2:
             return None
-        low, high, before = high, min(2 * high, most), reached
+        low, high, best = high, min(2 * high, most), max(best, reached)
     while high - low > max(1, high // 50):
         middle = (low + high) // 2
         low, high = (low, middle) if recall_with(middle) >= recall else (middle, high)

@@ -81,6 +81,8 @@ def test_the_least_effort_is_found_to_a_fiftieth(needed: int) -> None:
         assert effort is not None
         assert needed <= effort <= max(10, needed + 1, needed * 51 / 50)
     assert least_effort(lambda ef: min(0.9, ef / needed), 1.0) is None
+    deeper = least_effort(lambda ef: min(1.0, max(ef, 28) / needed), 1.0)  # than it was told
+    assert deeper == (10 if needed <= 28 else effort)
 
 
 @pytest.mark.peers

@@ -447,12 +447,12 @@ class VectorIndex:
                 with self._one_state(with_ids=True):
                     kind, table = self.kind, self._table.snapshot()
                     is_complete = self.growing.is_complete(table)
-                if kind == "scan" and not table.make_codes(stopped) and stopped and stopped():
+                if kind == "scan" or (kind == "graph" and self._choice.kind == "auto"):
+                    table.make_codes(stopped)
+                if stopped is not None and stopped():
                     return False
                 if kind != "graph" or is_complete:
                     return True
-            if stopped is not None and stopped():
-                return False
             self._wants_graph = True
             self.growing.start_if_due()
             with showing_progress(table.count, lambda: self.graph_size, shows_bars()):
@@ -517,14 +517,14 @@ class VectorIndex:
         self.refresh()
 
     def compact_graph(self) -> None:
-        """Build the graph anew without tombstones, and save it; or make codes of the new file."""
+        """Build the graph anew without tombstones, and save it; make codes of the new file."""
         self.growing.wait()
         if self.kind == "graph":
             self.growing.rebuild()
             self.growing.save(anew=True)
         else:
             self.growing.forget()
-            self.prepare()
+        self.prepare()
 
     def close(self) -> None:
         """Stop the growth of codes and the graph."""

@@ -239,11 +239,19 @@ def test_rows_of_a_narrow_filter_are_scanned_beside_a_graph(
         )
         c.prepare()
         assert c.info().search == "graph"
-        c.search(query, 10, filter={"in": True})  # until codes are there, the graph answers
-        wait_until(lambda: table_of(c).can_scan)
+        assert table_of(c).can_scan
+        c.compact()  # codes are of the vectors file, which is a new one
+        assert list((tmp_path / "c").glob("codes-*.q4"))
+        assert table_of(c).can_scan
         with monkeypatch.context() as patch:
             patch.setattr(vector_index, "search_graph", None)
             found = c.search(query, 10, filter={"in": True})
         exact = c.search(query, 10, filter={"in": True}, exact=True)
         assert [hit.id for hit in found] == [hit.id for hit in exact]
         assert len(c.search(query, 10, filter={"in": False})) == 10
+    for file in (tmp_path / "c").glob("codes-*.q4"):
+        file.unlink()
+    with Collection.open(tmp_path / "c", exact_below=100) as c:
+        found = c.search(query, 10, filter={"in": True})  # without codes
+        assert {hit.id for hit in found} <= marked
+        assert len(found) == 10
