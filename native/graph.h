@@ -340,7 +340,7 @@ class Graph : public hnswlib::HierarchicalNSW<float> {
         const double a = head_of(query).scale, b = head_of(node).scale;
         return float(std::sqrt((square * b * b + square_of(node) * a * a) / 12));
     }
-    // Of a vector's length.
+    // The square of a vector's length.
     double square_of(const char* node) const {
         const double step = head_of(node).scale;
         return step * step * nodes_.product(numbers_of(node), numbers_of(node));

@@ -70,10 +70,10 @@ FLOWVEC_AVX2 inline int32_t byte_product_avx2(const int8_t* a, const int8_t* b, 
     return sum_of_eight(sums);
 }
 
-// One factor may not have a sign: x + 128, less 128 times the sum of y. Sums may pass 32 bits on the
-// way, since what they lose there comes back with the difference.
-FLOWVEC_VNNI FLOWVEC_INLINE void add_products_vnni(__m512i x, __m512i y, __m512i& sums,
-                                                   __m512i& added) {
+// The instruction takes a factor without a sign and one with a sign. So x + 128 is multiplied by y,
+// and 128 y is subtracted again. Sums may wrap at 32 bits: the difference is right, since it fits.
+FLOWVEC_VNNI FLOWVEC_INLINE void add_signed_vnni(__m512i x, __m512i y, __m512i& sums,
+                                                 __m512i& added) {
     const __m512i middle = _mm512_set1_epi8(-128);  // without a sign, 128
     sums = _mm512_dpbusd_epi32(sums, _mm512_xor_si512(x, middle), y);
     added = _mm512_dpbusd_epi32(added, middle, y);
@@ -83,14 +83,14 @@ FLOWVEC_VNNI inline int32_t byte_product_vnni(const int8_t* a, const int8_t* b, 
     __m512i sums = _mm512_setzero_si512(), added = sums, more = sums, more_added = sums;
     size_t i = 0;
     for (; i + 128 <= count; i += 128) {
-        add_products_vnni(_mm512_loadu_si512(a + i), _mm512_loadu_si512(b + i), sums, added);
-        add_products_vnni(_mm512_loadu_si512(a + i + 64), _mm512_loadu_si512(b + i + 64), more,
-                          more_added);
+        add_signed_vnni(_mm512_loadu_si512(a + i), _mm512_loadu_si512(b + i), sums, added);
+        add_signed_vnni(_mm512_loadu_si512(a + i + 64), _mm512_loadu_si512(b + i + 64), more,
+                        more_added);
     }
     for (; i < count; i += 64) {
         const __mmask64 mask = count - i < 64 ? 0xffffffff : ~__mmask64(0);
-        add_products_vnni(_mm512_maskz_loadu_epi8(mask, a + i),
-                          _mm512_maskz_loadu_epi8(mask, b + i), sums, added);
+        add_signed_vnni(_mm512_maskz_loadu_epi8(mask, a + i),
+                        _mm512_maskz_loadu_epi8(mask, b + i), sums, added);
     }
     const __m512i whole = _mm512_sub_epi32(_mm512_add_epi32(sums, more),
                                            _mm512_add_epi32(added, more_added));

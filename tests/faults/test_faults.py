@@ -28,7 +28,7 @@ def test_no_kill_loses_what_was_acknowledged(tmp_path: Path) -> None:
     assert sum(result.kills.values()) == 50
     assert sum(result.inside.values()) > 5  # in the middle of something
     assert (result.lost, result.phantoms, result.unopened) == (0, 0, 0)
-    assert result.codes > 5
+    assert result.codes > 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="alarms are POSIX's")

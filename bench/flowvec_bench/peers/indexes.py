@@ -116,14 +116,14 @@ def least_effort(
 
     Args:
         recall_with: gives the recall of an ef; it rises with ef, except for noise. If it does not
-            when ef doubles twice, no more is tried. (An index may look a little deeper than it is
-            told, so that the least efs are equal.)
+            when ef doubles twice above 80, no more is tried. (An index may look deeper than it is
+            told, so that the least efs give the same.)
         recall: the recall to reach.
         most: the largest ef.
     """
     low, high, best, flat = K - 1, K, -1.0, 0
     while (reached := recall_with(high)) < recall:
-        flat = 0 if reached > best else flat + 1
+        flat = 0 if reached > best or high <= 8 * K else flat + 1
         if high >= most or flat == 2:
             return None
         low, high, best = high, min(2 * high, most), max(best, reached)

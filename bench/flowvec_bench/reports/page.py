@@ -173,8 +173,8 @@ def _indexes(results: Results) -> Lines:
     lines = []
     for name, rows in by_name.items():
         figures = [rows[one][key] for key in ("per_second", "single_p50") for one in targets]
-        size = rows[targets[0]]["bytes"]
-        figures += [rows[targets[0]]["build_seconds"], None if size is None else size / (1 << 20)]
+        size = max(rows[one]["bytes"] or 0 for one in targets)
+        figures += [rows[targets[0]]["build_seconds"], size / (1 << 20) if size else None]
         lines.append([name, *map(_number, figures)])
     titles = [f"{title} at {one:g}" for title in ("queries/s", "one, ms") for one in targets]
     return markdown_table(["index", *titles, "build s", "MiB"], lines)

@@ -1,6 +1,6 @@
 """Searches in memory, without a collection: the most similar pairs, and the nearest of a corpus.
 
-Exact, in blocks of bounded size.
+Scores are computed in blocks of bounded size, or only those that codes do not rule out.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ _SCANNED_NUMBERS, _ENCODED_NUMBERS = 1 << 33, 1 << 23
 # The rows nearest to queries are scanned, too, if there are so many of both, and if few are wanted:
 # this share of the rows. See bench/log/2026-11-30.md.
 _LEAST_QUERIES, _LEAST_ROWS, _MOST_NEAREST = 500, 4000, 1 / 1000
-# Standard deviations that an estimate may be wrong: one of 10^15 is more. With at most 64 numbers
-# none is, since an error is never longer.
+# How many standard deviations an estimate may be wrong: about one of 10^15 is more.
 _REACH = 8
+# More queries in one step would wait for one core, which rounds them.
+_MOST_QUERIES = 8192
+_MOST_DIMENSIONS = 1 << 20  # that codes can have
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,11 @@ def _is_scan_worth_it(rows: Floats, top_k: int, floor: float) -> bool:
     """Whether few pairs are likely to be among the best, so that codes rule out the others."""
     pairs = len(rows) * (len(rows) - 1) // 2
     are_few = top_k <= _MOST_FOUND * pairs or floor >= _HIGH_FLOOR
-    return len(rows) >= _LEAST_SCANNED and rows.shape[1] > 0 and are_few and has_fast_scan()
+    return len(rows) >= _LEAST_SCANNED and are_few and _can_be_scanned(rows)
+
+
+def _can_be_scanned(rows: Floats) -> bool:
+    return 0 < rows.shape[1] <= _MOST_DIMENSIONS and has_fast_scan()
 
 
 def _scan(rows: Floats, best: _BestPairs) -> int:
@@ -197,9 +203,10 @@ def semantic_search(
 ) -> list[list[dict[str, Any]]]:
     """The texts of a corpus nearest to each query, as sentence-transformers returns them.
 
-    Scores are computed in float32. For 500 queries and more, and a corpus of at least 4,000 rows,
-    codes of its vectors tell of most rows that their cosine is too low: an estimate that would
-    hide a row is wrong by 8 standard deviations.
+    Scores are computed in float32. With 500 queries or more, and a corpus of 4,000 rows or more of
+    which at most a thousandth is wanted, codes of its vectors rule out most rows first, where the
+    processor has AVX2 or ARM's dot products. They miss a row only if its estimate is wrong by more
+    than 8 standard deviations, about once in 10^15 scores.
 
         >>> corpus = ["A man is eating.", "Stocks fell."]
         >>> hits, = semantic_search("markets", corpus, encoder=Encoder.load("mini"), top_k=1)
@@ -239,7 +246,7 @@ def _nearest(queries: Floats, rows: Floats, top_k: int) -> tuple[Indices, Floats
     """The nearest rows of each query and their scores, (queries, min(top_k, rows))."""
     are_few = 0 < top_k <= _MOST_NEAREST * len(rows)
     are_many = len(queries) >= _LEAST_QUERIES and len(rows) >= _LEAST_ROWS
-    if not (are_few and are_many and rows.size and has_fast_scan()):
+    if not (are_few and are_many and _can_be_scanned(rows)):
         return nearest(queries, rows, top_k, "cosine")
     rows, threads = np.ascontiguousarray(rows), available_cores()
     codes = Codes(rows.shape[1], squared=False)
@@ -247,7 +254,7 @@ def _nearest(queries: Floats, rows: Floats, top_k: int) -> tuple[Indices, Floats
     for first in range(0, len(rows), step):
         codes.add(rows[first : first + step], threads)
     places = Places(None, 0, rows)
-    step = _SCANNED_NUMBERS * threads // rows.size + 1
+    step = min(_MOST_QUERIES, _SCANNED_NUMBERS * threads // rows.size + 1)
     parts = [
         codes.search(
             queries[first : first + step], top_k, places, last=len(rows), reach=_REACH,

@@ -447,12 +447,12 @@ class VectorIndex:
                 with self._one_state(with_ids=True):
                     kind, table = self.kind, self._table.snapshot()
                     is_complete = self.growing.is_complete(table)
-                if kind == "scan" or (kind == "graph" and self._choice.kind == "auto"):
-                    table.make_codes(stopped)
-                if stopped is not None and stopped():
+                if kind == "scan" and not table.make_codes(stopped) and stopped and stopped():
                     return False
                 if kind != "graph" or is_complete:
                     return True
+            if stopped is not None and stopped():
+                return False
             self._wants_graph = True
             self.growing.start_if_due()
             with showing_progress(table.count, lambda: self.graph_size, shows_bars()):
@@ -517,14 +517,19 @@ class VectorIndex:
         self.refresh()
 
     def compact_graph(self) -> None:
-        """Build the graph anew without tombstones, and save it; make codes of the new file."""
+        """Build the graph anew without tombstones, and save it; make codes that searches use."""
         self.growing.wait()
         if self.kind == "graph":
             self.growing.rebuild()
             self.growing.save(anew=True)
+            if self._choice.kind == "auto":  # for filters, and until the graph is loaded
+                with self._store.reading():
+                    with self._one_state():
+                        table = self._table.snapshot()
+                    table.make_codes()
         else:
             self.growing.forget()
-        self.prepare()
+            self.prepare()
 
     def close(self) -> None:
         """Stop the growth of codes and the graph."""
@@ -549,7 +554,6 @@ class VectorIndex:
             self.growing.start_if_due()
             # Rows that a graph lacks are scanned, if they are many.
             if table is not None and not wants_codes:
-                lacking = table.slots - self.growing.held_slots(table)
-                wants_codes = lacking > _MOST_LOCKED[kind]
+                wants_codes = table.slots - self.growing.held_slots(table) > _MOST_LOCKED[kind]
         if wants_codes:
             self._codes.start_if_due()
