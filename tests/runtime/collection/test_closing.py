@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from flowvec import AsyncCollection, ClosedError, Collection, FlowvecError
 from flowvec.collection.index.vector_table import VectorTable
+from flowvec.collection.store.sqlite import Database
 from flowvec.collection.store.store import Store
 from tests.inside import index_of
 from tests.makers import vectors
@@ -128,6 +131,34 @@ def test_close_waits_for_a_search_that_runs(
     searcher.join(120)
     assert len(found) == 10
     assert threads() == []
+
+
+def test_close_waits_until_another_thread_has_closed_its_connection(filled: Path) -> None:
+    """A read that ends while `close` waits closes its connection, which may take long."""
+    database = Database(filled / "collection.sqlite")
+    is_reading, main = threading.Event(), threading.get_ident()
+
+    class SlowToLeave(deque[Any]):
+        def pop(self) -> Any:
+            connection = super().pop()
+            if threading.get_ident() != main:
+                time.sleep(0.2)
+            return connection
+
+    database._idle = SlowToLeave()
+
+    def read() -> None:
+        with database.reading():
+            is_reading.set()
+            while not database._is_closed:
+                time.sleep(0.001)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert is_reading.wait(120)
+    database.close()
+    assert open_things(filled) == []
+    reader.join(120)
 
 
 def test_threads_that_search_on_are_told_and_open_nothing(filled: Path, threads: Any) -> None:

@@ -279,9 +279,11 @@ class Database:
 
     def _give_back(self, db: sqlite3.Connection) -> None:
         self._idle.append(db)
-        self._lent.pop(db, None)
-        if self._is_closed:
-            self._close_idle()
+        try:
+            if self._is_closed:
+                self._close_idle()
+        finally:
+            self._lent.pop(db, None)  # after that, for `close` waits until it is closed
 
     def renew(self) -> None:
         """Within `reading`: the next read is of the newest state."""
