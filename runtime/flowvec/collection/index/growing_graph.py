@@ -130,6 +130,8 @@ class GrowingGraph:
         graph = self.graph
         if graph is None:
             return 0
+        if graph.newest >= table.newest:
+            return table.slots
         return int(np.searchsorted(table.labels, graph.newest, side="right"))
 
     @property

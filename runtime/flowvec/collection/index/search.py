@@ -83,7 +83,7 @@ def search_graph(
     in_graph: int,
     queries: Floats,
     k: int,
-    eligible: Mask,
+    mask: Mask | None,
     ef: int = EF_SEARCH,
     *,
     most_fetched: int = _MAX_FETCHED,
@@ -100,14 +100,16 @@ def search_graph(
         in_graph: how many slots those are.
         queries: float32 (queries, dim), as the metric compares them.
         k: how many; fewer are found if fewer are eligible.
-        eligible: slots that may be found, bool (slots,).
+        mask: slots that may be found, bool (slots,); None is all.
         ef: search depth in the graph.
         most_fetched: candidates fetched at once.
 
     Returns:
         None if an exact search is cheaper for all queries.
     """
-    older = int(np.count_nonzero(eligible[:in_graph]))
+    eligible, older = eligible_slots(table, mask), table.count
+    if mask is not None or in_graph < table.slots:
+        older = int(np.count_nonzero(eligible[:in_graph]))
     k = min(k, older)
     wanted: int | None = k
     if wanted and older < len(graph):
@@ -118,10 +120,13 @@ def search_graph(
     places = table.places()
     parts = [
         _search_slots_of(
-            graph, table, places, queries[start : start + step], k, eligible[:in_graph], wanted, ef
+            graph, table, places, queries[start : start + step], k, eligible, in_graph, older,
+            wanted, ef,
         )
         for start in range(0, len(queries), step)
-    ]
+    ]  # fmt: skip
+    if len(parts) == 1:
+        return GraphHits(in_graph, *parts[0], places)
     labels, scores, is_done = (np.concatenate(part) for part in zip(*parts, strict=True))
     return GraphHits(in_graph, labels, scores, is_done, places)
 
@@ -154,6 +159,8 @@ def search_rest(
     search = table.search if exact else table.scan
     if hits is None or not table.are_good(hits.places):
         return search(queries, k, mask)
+    if hits.in_graph == table.slots and hits.is_done.all():
+        return hits.labels, hits.scores
     k = min(k, int(np.count_nonzero(eligible_slots(table, mask))))
     best, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
     done, rest = np.flatnonzero(hits.is_done), np.flatnonzero(~hits.is_done)
@@ -175,33 +182,38 @@ def _search_slots_of(
     queries: Floats,
     k: int,
     eligible: Mask,
-    wanted: int | None,
+    in_graph: int,
+    older: int,
+    wanted: int,
     ef: int,
 ) -> tuple[Labels, Floats, Mask]:
     """The k nearest eligible rows of the first slots, and for which queries the graph found k."""
     labels, scores = np.zeros((len(queries), k), np.int64), np.zeros((len(queries), k), np.float32)
-    pending = np.arange(len(queries))
-    while wanted is not None and len(pending):
+    is_done = np.zeros(len(queries), np.bool_)
+    while True:
+        pending = np.flatnonzero(~is_done)
         nearest = graph.search(queries[pending], min(wanted, len(graph)), ef, table.labels, places)
         if nearest is None:
-            break
-        slots = table.slots_of(nearest[0])
-        is_eligible = (slots >= 0) & (slots < len(eligible))
-        is_eligible &= eligible[np.where(is_eligible, slots, 0)]
+            return labels, scores, is_done
+        # Each label that the graph returns is one of those that it was given.
+        slots = np.searchsorted(table.labels, nearest[0])
+        is_eligible = eligible[slots]
+        if in_graph < table.slots:
+            is_eligible &= slots < in_graph
+        if len(pending) == len(queries) and is_eligible.all():
+            return nearest[0][:, :k], nearest[1][:, :k], ~is_done
         counts = is_eligible.sum(axis=1)
         enough = counts >= k
         # A stable sort moves the eligible rows to the front and keeps their order.
         first = np.argsort(~is_eligible[enough], axis=1, kind="stable")[:, :k]
         labels[pending[enough]] = np.take_along_axis(nearest[0][enough], first, 1)
         scores[pending[enough]] = np.take_along_axis(nearest[1][enough], first, 1)
-        pending = pending[~enough]
-        before = slots.shape[1]
-        if len(pending) and before < len(graph):
-            share = max(float(counts[~enough].min()), 0.5) / before
-            again = candidates(k, int(np.count_nonzero(eligible)), len(eligible), share)
-            wanted = again if again is not None and again > before else None
-        else:
-            wanted = None
-    is_done = np.ones(len(queries), np.bool_)
-    is_done[pending] = False
-    return labels, scores, is_done
+        is_done[pending[enough]] = True
+        before = is_eligible.shape[1]
+        if is_done.all() or before >= len(graph):
+            return labels, scores, is_done
+        share = max(float(counts[~enough].min()), 0.5) / before
+        again = candidates(k, older, in_graph, share)
+        if again is None or again <= before:
+            return labels, scores, is_done
+        wanted = again

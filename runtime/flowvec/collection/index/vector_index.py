@@ -354,8 +354,8 @@ class VectorIndex:
             is_scarce = mask is not None and self._choice.scans(mask)
             if graph is not None and k and kind == "graph" and not (is_scarce and table.can_scan):
                 ef = ef or self._state.ef_search
-                held, rows = self.growing.held_slots(table), eligible_slots(table, mask)
-                hits = search_graph(table, graph, held, compared, k, rows, ef)
+                held = self.growing.held_slots(table)
+                hits = search_graph(table, graph, held, compared, k, mask, ef)
         self._wants_graph |= kind == "graph"
         self._wants_codes |= kind == "scan" or (kind == "graph" and is_scarce)
         labels, scores = search_rest(table, compared, k, mask, hits, exact=kind == "exact")
@@ -425,7 +425,7 @@ class VectorIndex:
             try:
                 if kind == "graph" and graph is not None:
                     ef = ef or self._state.ef_search
-                    hits = search_graph(table, graph, held, compared, k, table.live, ef)
+                    hits = search_graph(table, graph, held, compared, k, None, ef)
                 if hits is None and table.slots > _MOST_LOCKED[kind]:
                     return None
                 labels, scores = search_rest(table, compared, k, None, hits, exact=kind == "exact")

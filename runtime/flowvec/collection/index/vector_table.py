@@ -301,7 +301,7 @@ class VectorTable:
         Raises:
             VectorFileError: as for `search`.
         """
-        if places.used is None:
+        if places.used is None or (not self._repaired and self._checked.sum() == self._mapped):
             return True
         self._check_blocks(np.flatnonzero(places.used[: len(self._checked)]))
         return not any(places.used[number] for number in list(self._repaired))
@@ -400,8 +400,10 @@ class VectorTable:
     def _check_blocks(self, blocks: Labels) -> None:
         """Check blocks that have records which were not checked before."""
         records = np.minimum(self._rows, self._mapped - blocks * self._rows)
-        for number in np.unique(blocks[self._checked[blocks] < records]).tolist():
-            self._check(number)
+        unchecked = blocks[self._checked[blocks] < records]
+        if len(unchecked):
+            for number in np.unique(unchecked).tolist():
+                self._check(number)
 
     def _check(self, number: int) -> None:
         """Check a block's records that were not checked before, and repair damaged ones."""

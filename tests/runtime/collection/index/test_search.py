@@ -33,8 +33,7 @@ def search_table(
     ef: int = 100,
 ) -> tuple[np.ndarray, np.ndarray]:
     """A search by a graph and exactly, as `VectorIndex` does it."""
-    eligible = eligible_slots(table, mask)
-    hits = search_graph(table, graph, in_graph, queries, k, eligible, ef)
+    hits = search_graph(table, graph, in_graph, queries, k, mask, ef)
     return search_rest(table, queries, k, mask, hits)
 
 
