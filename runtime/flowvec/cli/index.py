@@ -427,7 +427,10 @@ def encoder_of(
     with Collection.open(directory) as collection:
         recorded = collection.info().model
     if recorded is None:
-        raise InputValueError(f"{directory} holds plain vectors; give --model")
+        raise InputValueError(
+            f"{directory} holds plain vectors; give --model: the model that made them, since texts "
+            "of another one find wrong rows"
+        )
     try:
         # With `auto`, whoever opens the collection takes the compute type of its vectors.
         return Encoder.load(recorded, provider=provider, compute=cast(Any, compute))

@@ -178,7 +178,8 @@ class Collection(SearchMethods, FieldMethods):
                 store.close()
                 raise
         if not exist_ok:
-            raise CollectionError(f"{folder} is not empty: it holds a collection")
+            what = "it holds a collection; open_or_create opens it"
+            raise CollectionError(f"{folder} is not empty: {what}")
         collection = cls.open(
             folder,
             encoder=encoder,

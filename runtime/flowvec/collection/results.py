@@ -142,6 +142,8 @@ class CollectionInfo:
         token_dtype: how they are stored, `float16` or `signs`; None without any.
         token_rows: how many rows have token vectors.
         token_bytes: their size on disk.
+        is_prepared: whether what `search` names holds all rows, in memory. Until then other rows
+            are compared exactly or scanned; `Collection.prepare` waits for it.
     """
 
     path: str
@@ -171,6 +173,7 @@ class CollectionInfo:
     token_dtype: str | None = None
     token_rows: int = 0
     token_bytes: int = 0
+    is_prepared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from flowvec.arguments import choice, whole_number
 from flowvec.collection.encoder_methods import EncoderMethods
 from flowvec.collection.index.sparse_index import SparseIndex
-from flowvec.collection.results import CollectionInfo
+from flowvec.collection.results import CollectionInfo, SearchKind
 from flowvec.collection.row_methods import RowMethods
 from flowvec.collection.store.full_text import TOKENIZERS, FullText, TextTokenizer
 from flowvec.collection.validation import check_share, check_vectors, texts_of
@@ -34,6 +34,8 @@ Floats = npt.NDArray[np.float32]
 
 # A measured recall is reported until the collection grows or shrinks by more than this factor.
 _RECALL_VALID = 1.5
+# Where the recall of a kind of search is kept.
+_RECALL: dict[SearchKind, str] = {"scan": "recall of scan", "graph": "recall"}
 
 
 class UpkeepMethods(RowMethods, EncoderMethods):
@@ -63,7 +65,7 @@ class UpkeepMethods(RowMethods, EncoderMethods):
                 full_text=self._store.full_text.tokenizer,
                 indexed_fields=tuple(self._store.field_indexes.fields()),
                 ef_search=self._index.ef_search,
-                recall=1.0 if kind == "exact" else _measured_recall(self._store.meta.read(), rows),
+                recall=_measured_recall(self._store.meta.read(), kind, rows),
                 bytes=_size_of(self._path),
                 memory_bytes=self._index.memory_bytes,
                 mapped_bytes=self._index.mapped_bytes,
@@ -77,6 +79,7 @@ class UpkeepMethods(RowMethods, EncoderMethods):
                 token_dtype=self._store.meta.read_settings().token_dtype,
                 token_rows=self._store.tokens.count,
                 token_bytes=self._store.tokens.bytes,
+                is_prepared=self._index.is_prepared,
             )
 
     def refresh(self) -> None:
@@ -88,9 +91,9 @@ class UpkeepMethods(RowMethods, EncoderMethods):
         """Check all checksums, SQLite's structure, the full-text index and the other files.
 
         Returns:
-            One message for each problem; an empty list if there is none. A damaged graph is rebuilt
-            by itself, and `compact` rebuilds a damaged full-text index. Damaged rows are lost:
-            `delete` removes them, or `salvage` creates a new collection of all other rows.
+            One message for each problem; an empty list if there is none, and for a missing cache.
+            `compact` rebuilds a damaged full-text index. Damaged rows are lost: `delete` removes
+            them, or `salvage` creates a new collection of all other rows.
         """
         messages: list[str] = []
         with self._access.reading():
@@ -174,8 +177,9 @@ class UpkeepMethods(RowMethods, EncoderMethods):
     def compact(self) -> None:
         """Rebuild the vectors file, the full-text index and the graph, and free disk space.
 
-        A graph that searches do not use is removed. Searches go on meanwhile. Changes wait while
-        files are written anew (seconds for a million rows), but not while the graph is built.
+        A graph that searches of this object do not use stays for others, unless most of its rows
+        were deleted. Searches go on meanwhile. Changes wait while files are written anew (seconds
+        for 100,000 rows), but not while the graph is built.
         """
         with self._access.writing():
             if self._store.full_text.exists_in_part:
@@ -227,14 +231,18 @@ class UpkeepMethods(RowMethods, EncoderMethods):
             rows = len(self)
             ef, recall = self._index.measure_recall(share, vectors, seed)
 
+        kind = self._index.kind
+
         def keep() -> None:
-            self._store.meta.write(
-                {"ef_search": str(ef), "recall": repr(recall), "recall rows": str(rows)}
-            )
+            measured = {_RECALL[kind]: repr(recall), f"{_RECALL[kind]} rows": str(rows)}
+            self._store.meta.write(measured | {"ef_search": str(ef)})
             self._store.meta.touch()
             self._index.stage(ef_search=ef)
 
-        self._access.change(keep)
+        if self._store.database.is_writable:
+            self._access.change(keep)
+        else:
+            logger.warning("%s is read-only: the recall and the depth are not kept", self._path)
         return recall
 
 
@@ -246,10 +254,12 @@ def _size_of(folder: Path) -> int:
     return size
 
 
-def _measured_recall(meta: dict[str, str], rows: int) -> float | None:
+def _measured_recall(meta: dict[str, str], kind: SearchKind, rows: int) -> float | None:
     """The recall that `tune_recall` measured; None if there is none, or the rows have changed."""
+    if kind == "exact":
+        return 1.0
     try:
-        recall, rows_then = float(meta["recall"]), int(meta["recall rows"])
+        recall, rows_then = float(meta[_RECALL[kind]]), int(meta[f"{_RECALL[kind]} rows"])
     except (KeyError, ValueError):
         return None
     is_valid = rows_then <= _RECALL_VALID * rows and rows <= _RECALL_VALID * rows_then

@@ -100,8 +100,14 @@ def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np
         rows = rows.reshape(0, dim)
     if rows.ndim == 2 and len(rows) == 1 and rows.shape[1] != dim:
         raise InputValueError(f"{what} must have {dim} dimensions, not {rows.shape[1]}")
+    if rows.ndim == 3 and what == "query":
+        raise InputValueError(
+            f"query must be one vector of {dim} numbers, not an array of the shape "
+            f"{rows.shape[1:]}; search_batch takes several"
+        )
     if rows.ndim != 2 or rows.shape[1] != dim:
-        raise InputValueError(f"{what} must have the shape (n, {dim}), not {rows.shape}")
+        hint = "; one vector is vector[None]" if rows.shape == (dim,) else ""
+        raise InputValueError(f"{what} must have the shape (n, {dim}), not {rows.shape}{hint}")
     # A square that overflows would give an infinite norm, and NaN as a score. Usually one sum over
     # all vectors shows that there is none; otherwise the sum of each row shows which it is.
     if math.isfinite(np.vdot(rows, rows)):

@@ -30,6 +30,7 @@ with tempfile.TemporaryDirectory() as warm, Collection.create(warm, dim=4, **gra
     c.search(np.ones(4), filter={"x": 1})
     c.verify()
     c.compact()
+    c.tune_recall()
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
@@ -81,6 +82,10 @@ with Collection.open(folder / "c") as c:
         else:
             raise AssertionError(change)
     assert len(c) == 50
+for index in ("scan", "graph"):
+    with Collection.open(folder / "c", index=index, exact_below=20) as c:
+        assert c.tune_recall(0.9) >= 0.9
+        assert c.info().recall is None  # it is measured, and cannot be kept
 """
     assert as_somebody(public, code) == str(expected)
     assert sorted(file.name for file in (public / "c").glob("*.sqlite*")) == ["collection.sqlite"]

@@ -323,12 +323,15 @@ class GrowingGraph:
             self.graph, self._saved_rows = graph, 0
 
     def forget(self) -> None:
-        """Remove the graph and its files: searches do not need it."""
+        """Drop the graph, which searches do not need.
+
+        Its files stay, for others who search by it, unless most of its rows were deleted.
+        """
         with self._lock.writing():
             self.drop()
         with self._store.reading():
-            is_recorded = bool(self._store.snapshots.all())
-        if is_recorded:
+            is_outgrown = self._snapshots.hold_mostly_tombstones()
+        if is_outgrown:
             assert self.turn is not None
             with self.turn(_TURN_SECONDS):
                 self._snapshots.forget()
@@ -393,6 +396,8 @@ class GrowingGraph:
             raise CollectionError(f"cannot write {file}: {error}") from error
         assert self.turn is not None
         with self.turn(_TURN_SECONDS):
-            self._snapshots.record(file, content, graph, newest)
+            self._snapshots.record(
+                file, content, graph, newest, keeps_older=not self._has_no_good_file
+            )
         self._saved_rows, self._has_no_good_file = rows, False
         self._snapshots.remove_forgotten()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -100,7 +101,15 @@ class GraphSnapshots:
         number = max((snapshot.n for snapshot in self._store.snapshots.all()), default=0) + 1
         return self._folder / f"graph-{number}.hnsw"
 
-    def record(self, file: Path, content: FileRecord, graph: Graph, newest: int) -> None:
+    def record(
+        self,
+        file: Path,
+        content: FileRecord,
+        graph: Graph,
+        newest: int,
+        *,
+        keeps_older: bool = True,
+    ) -> None:
         """Record a graph's file; forget older and missing ones. Nobody else writes now.
 
         Args:
@@ -108,12 +117,14 @@ class GraphSnapshots:
             content: its size and hash, which take a second for each gigabyte.
             graph: the graph.
             newest: the highest label that the file holds.
+            keeps_older: keep the newest of the others, in case this file is damaged later.
 
         Raises:
             CollectionError: it could not be recorded; the older files stay.
         """
         old = self._store.snapshots.all()
         kept = [s for s in old if (self._folder / str(s.file)).is_file()][: _KEPT - 1]
+        kept = kept if keeps_older else []
         forgotten = [s for s in old if s not in kept]
         with self._store.transaction():
             self._store.snapshots.add(
@@ -133,6 +144,12 @@ class GraphSnapshots:
             self._store.meta.remove(_scale_key(s.file) for s in forgotten)
             if graph.scale != 1.0:
                 self._store.meta.write({_scale_key(file.name): repr(float(graph.scale))})
+
+    def hold_mostly_tombstones(self) -> bool:
+        """Whether most rows of the newest graph must have been deleted: so few are left."""
+        newest = next(iter(self._store.snapshots.all()), None)
+        rows = self._store.meta.counts().rows
+        return newest is not None and rows < (1 - _MAX_TOMBSTONES) * newest.count
 
     def forget(self) -> None:
         """Forget all graphs; in the turn to write. `remove_forgotten` removes their files."""
@@ -159,12 +176,14 @@ class GraphSnapshots:
         expected = {*LOCK_FILES, FILE, f"{FILE}-wal", f"{FILE}-shm"}
         for snapshot in self._store.snapshots.all():
             expected.add(snapshot.file)
+            if not os.path.lexists(self._folder / snapshot.file):
+                continue  # the graph may be deleted
             try:
                 self._load(snapshot, live)
             except (CollectionError, OSError, TypeError, ValueError) as error:
                 self._store.database.renew()
                 if snapshot in self._store.snapshots.all():  # no writer removed it
-                    yield str(error)
+                    yield f"{error}; no row is lost: the graph is built again from the rows"
         for file in sorted(self._folder.iterdir()):
             if file.name not in expected and not _CACHES.fullmatch(file.name):
                 yield f"{file} is not part of a collection"

@@ -7,6 +7,7 @@ belongs to the state that a thread reads, though the file itself has no transact
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,7 @@ Labels = npt.NDArray[np.int64]
 Blocks = Iterator[tuple[Labels, Floats]]
 
 _NUMBER, _RECORDS = "vectors file", "vectors records"
+_IS_NO_LOSS = "no row is lost, and `compact` makes it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +195,11 @@ class VectorCache:
     def problem(self) -> str | None:
         """What is wrong with the file of the state that this thread reads, or with its codes."""
         number = self._recorded(_NUMBER)
-        if not number:
-            return None
+        path = path_of(self._folder, number)
+        if not number or not os.path.lexists(path):
+            return None  # it may be deleted
         try:
-            file = VectorFile.open(path_of(self._folder, number), self._dim, read_only=True)
+            file = VectorFile.open(path, self._dim, read_only=True)
             try:
                 records = self._recorded(_RECORDS)
                 file.require(records)
@@ -205,9 +208,9 @@ class VectorCache:
             finally:
                 file.close()
         except VectorFileError as error:
-            return str(error)
+            return f"{error}; {_IS_NO_LOSS}"
         if damaged:
-            return f"{path_of(self._folder, number)} is damaged: {damaged:,} of its vectors"
+            return f"{path} is damaged: {damaged:,} of its vectors; {_IS_NO_LOSS}"
         return codes
 
     def close(self) -> None:

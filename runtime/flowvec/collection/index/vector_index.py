@@ -118,6 +118,14 @@ class VectorIndex:
         return self._choice.of(self._state.count)
 
     @property
+    def is_prepared(self) -> bool:
+        """Whether what answers searches has all rows, in memory."""
+        table = self._state.loaded.table
+        if table is None or self.kind == "exact":
+            return table is not None
+        return table.can_scan if self.kind == "scan" else self.growing.is_complete(table)
+
+    @property
     def state(self) -> int:
         """The number of the state in memory."""
         return self._state.number

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
+from flowvec.collection.store.filter_columns import COLUMNS
 from flowvec.collection.store.filters import Condition
 from flowvec.collection.store.json_field import JsonField, field_names, path_of
 from flowvec.collection.store.sqlite import Database
@@ -36,7 +37,7 @@ class FieldHints:
                 continue
             self._known.add(key)
             if not self._has_rows(f"WHERE {JsonField(path_of(key)).type} IS NOT NULL"):
-                closest = get_close_matches(key, self._names(), 1)
+                closest = get_close_matches(key, [*self._names(), *COLUMNS], 1)
                 logger.warning(
                     "%s: no row has the field %r, which a filter asks for%s",
                     self._database.path.parent,

@@ -226,7 +226,10 @@ class _Compiler:
             if instead := _OPERATORS_ELSEWHERE.get(str(name).removeprefix("$")):
                 raise InputValueError(f"{name!r} is written {instead!r} in filters")
             names = ", ".join(["=", "!=", "in", "not in", *list(operators)[2:]])
-            raise InputValueError(f"{name!r} is not an operator; choose from {names}")
+            raise InputValueError(
+                f"{name!r} is not an operator; choose from {names}. The field b inside the field a "
+                "is written 'a.b'"
+            )
         if path in COLUMNS:
             sql, parameters = COLUMNS[path](str(name), value)
             self._use(*parameters)

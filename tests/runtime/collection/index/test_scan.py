@@ -175,14 +175,24 @@ def test_a_stopped_prepare_says_so(tmp_path: Path) -> None:
 def test_prepare_makes_the_codes_and_tune_recall_measures_them(tmp_path: Path) -> None:
     with Collection.create(tmp_path / "c", dim=DIM, **SCAN) as c:
         c.add_vectors(range(ROWS), rows_of(ROWS))
-        assert c.info().recall is None
+        assert (c.info().recall, c.info().is_prepared) == (None, False)
         assert c.prepare()
         before = c.info()
+        assert before.is_prepared
         assert c.tune_recall(0.99, queries=100) > 0.995
         info = c.info()
         assert info.recall is not None
         assert info.recall > 0.995
         assert info.ef_search == before.ef_search
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
+        assert (c.info().search, c.info().recall, c.info().is_prepared) == ("graph", None, False)
+        c.search(rows_of(1)[0])
+        assert c.prepare()
+        assert c.info().is_prepared
+        measured = c.tune_recall(0.5)
+        assert c.info().recall == measured
+    with Collection.open(tmp_path / "c", **SCAN) as c:
+        assert c.info().recall == info.recall
 
 
 def test_what_answers_depends_on_the_rows(tmp_path: Path) -> None:

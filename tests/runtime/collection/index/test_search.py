@@ -13,7 +13,6 @@ from flowvec import Collection
 from flowvec.collection.index.hnsw import Graph
 from flowvec.collection.index.search import (
     candidates,
-    eligible_slots,
     search_graph,
     search_rest,
 )
