@@ -7,7 +7,7 @@ reads of the store must be inside its `reading`, so that they see one state.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from flowvec.collection.index.hnsw import EF_SEARCH
 from flowvec.collection.index.vector_cache import VectorCache
 from flowvec.collection.index.vector_file import VectorFileError
 from flowvec.collection.index.vector_table import VectorTable
-from flowvec.collection.store.rows import Id, Item
+from flowvec.collection.store.rows import Id
 from flowvec.collection.store.store import Store
 from flowvec.encoder.postprocess import normalize
 from flowvec.errors import CorruptCollectionError
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 
-_READ_ROWS = 4096
 # With a larger share of new rows, reading all ids at once is faster.
 _MOST_NEW_IDS = 0.5
 _UNKNOWN = -1
@@ -228,18 +227,8 @@ class IndexState:
         Args:
             wanted: labels of the rows; None is all.
         """
-        if wanted is None:
-            for items in self.store.scan():
-                yield self._compared(items)
-            return
-        for first in range(0, len(wanted), _READ_ROWS):
-            by_label = self.store.read(wanted[first : first + _READ_ROWS].tolist())
-            if by_label:
-                yield self._compared([by_label[label] for label in sorted(by_label)])
-
-    def _compared(self, items: Sequence[Item]) -> tuple[Labels, Floats]:
-        labels = np.asarray([item.label for item in items], dtype=np.int64)
-        return labels, self.comparable(np.stack([item.vector for item in items]))
+        for labels, vectors in self.store.vectors(None if wanted is None else wanted.tolist()):
+            yield labels, self.comparable(vectors)
 
 
 def _ef_of(store: Store) -> int:

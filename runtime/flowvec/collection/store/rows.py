@@ -182,11 +182,10 @@ def checksum(
 
     Each field is preceded by its length, so that fields cannot run into each other.
     """
-    parts: list[bytes] = []
-    for part in (item, str(is_int).encode(), text, metadata):
-        if part is None:
-            parts.append(b"-1:")
-        else:
-            parts += (b"%d:" % len(part), part)
-    parts.append(vector)
-    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+    kind = str(is_int).encode()
+    fields = (_field(item), _field(kind), _field(text), _field(metadata))
+    return hashlib.blake2b(b"%b%b%b%b%b" % (*fields, vector), digest_size=16).digest()
+
+
+def _field(content: bytes | None) -> bytes:
+    return b"-1:" if content is None else b"%d:%b" % (len(content), content)

@@ -38,6 +38,9 @@ __all__ = ["FILE", "Store", "UnfinishedError"]
 FILE = "collection.sqlite"
 # flowvec never assigns a higher label.
 _LAST_LABEL = 1 << 62
+Labels = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
 _MAX_VARIABLES = 900  # SQLite's oldest limit on parameters in one statement is 999
 _READ_ROWS = 4096
 
@@ -194,7 +197,7 @@ class Store:
     def upsert(
         self,
         ids: Sequence[Id],
-        vectors: npt.NDArray[np.float32],
+        vectors: Floats,
         texts: Sequence[str | None],
         metadata: Sequence[str | None],
     ) -> tuple[list[int], list[int]]:
@@ -230,7 +233,7 @@ class Store:
         self,
         labels: Sequence[int],
         ids: Sequence[Id],
-        vectors: npt.NDArray[np.float32],
+        vectors: Floats,
         texts: Sequence[str | None],
         metadata: Sequence[str | None],
     ) -> Iterator[tuple[Any, ...]]:
@@ -319,19 +322,41 @@ class Store:
         Raises:
             CorruptCollectionError: a row does not match its checksum.
         """
-        items: dict[int, Item] = {}
+        items = [self._item(row) for rows in self._raw_rows(labels) for row in rows]
+        return {item.label: item for item in items}
+
+    def vectors(self, labels: Sequence[int] | None = None) -> Iterator[tuple[Labels, Floats]]:
+        """Labels int64 (rows,) and vectors float32 (rows, dim), a few thousand rows at a time.
+
+        Rows are checked against their checksums, and nothing else of them is read.
+
+        Args:
+            labels: ascending; those without a row are left out. None is all rows.
+
+        Raises:
+            CorruptCollectionError: a row does not match its checksum, or a scan of all rows (inside
+                `reading`) finds fewer or more than were counted.
+        """
+        if labels is not None:
+            yield from (self._vectors(rows) for rows in self._raw_rows(labels) if rows)
+            return
+        after = seen = 0
+        while rows := self._raw_page(after):
+            yield self._vectors(rows)
+            seen += len(rows)
+            after = rows[-1][0]
+        self._require(seen)
+
+    def _raw_rows(self, labels: Sequence[int]) -> Iterator[list[tuple[Any, ...]]]:
         for start in range(0, len(labels), _MAX_VARIABLES):
             part = labels[start : start + _MAX_VARIABLES]
             marks = ",".join("?" * len(part))
             with self.database.translated():
                 rows = self._connection.execute(
-                    f"{_ROWS_OF} WHERE label IN ({marks})",
+                    f"{_ROWS_OF} WHERE label IN ({marks}) ORDER BY label",
                     [int(label) for label in part],
                 ).fetchall()
-            for row in rows:
-                item = self._item(row)
-                items[item.label] = item
-        return items
+            yield rows
 
     def page(
         self, after: int = 0, condition: Condition | None = None, most: int = _READ_ROWS
@@ -382,22 +407,7 @@ class Store:
             return self._connection.execute(f"{_ROWS_OF} WHERE label = ?", (label,)).fetchall()
         return []
 
-    def scan(self, after: int = 0) -> Iterator[list[Item]]:
-        """All rows with a label above `after`, in order of label, a few thousand at a time.
-
-        Raises:
-            CorruptCollectionError: a row does not match its checksum, or a scan of all rows (inside
-                `reading`) finds fewer or more than were counted.
-        """
-        whole, seen = after == 0, 0
-        while items := self.page(after):
-            yield items
-            seen += len(items)
-            after = items[-1].label
-        if whole:
-            self._require(seen)
-
-    def labels(self, condition: Condition | None = None, after: int = 0) -> npt.NDArray[np.int64]:
+    def labels(self, condition: Condition | None = None, after: int = 0) -> Labels:
         """Labels of rows, ascending, int64 (rows,).
 
         Args:
@@ -428,7 +438,7 @@ class Store:
         labels.sort()
         return labels
 
-    def existing(self, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def existing(self, labels: npt.NDArray[np.int64]) -> Labels:
         """Those of some labels that have rows, ascending."""
         listed = "SELECT value FROM json_each(?)"
         with self.database.translated():
@@ -438,7 +448,7 @@ class Store:
             ).fetchall()
         return np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
 
-    def meeting(self, condition: Condition, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def meeting(self, condition: Condition, labels: npt.NDArray[np.int64]) -> Labels:
         """Those of some labels whose rows meet a condition, ascending."""
         # A list is one parameter, and a condition may have hundreds.
         listed = "SELECT value FROM json_each(?)"
@@ -558,8 +568,25 @@ class Store:
         except (TypeError, ValueError, AttributeError):
             intact = False
         if not intact:
-            raise CorruptCollectionError(f"{self._path}: row {label} does not match its checksum")
+            raise self._damaged(label)
         return Item(label, name, words, parsed, vector)
+
+    def _vectors(self, rows: Sequence[tuple[Any, ...]]) -> tuple[Labels, Floats]:
+        size = self.settings.dim * self.dtype.itemsize
+        for label, item, is_int, text, metadata, blob, expected in rows:
+            try:
+                intact = checksum(item, is_int, text, metadata, blob) == expected
+                intact = intact and len(blob) == size
+            except (TypeError, ValueError):
+                intact = False
+            if not intact:
+                raise self._damaged(label)
+        vectors = np.frombuffer(b"".join(row[5] for row in rows), self.dtype)
+        vectors = vectors.astype(np.float32, copy=False).reshape(len(rows), -1)
+        return np.asarray([row[0] for row in rows], np.int64), vectors
+
+    def _damaged(self, label: int) -> CorruptCollectionError:
+        return CorruptCollectionError(f"{self._path}: row {label} does not match its checksum")
 
     # --- checks ---------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -52,11 +53,16 @@ def test_a_commit_is_an_acknowledgement(store: Store) -> None:
 def test_rows_come_back_as_they_were_given(store: Store, tmp_path: Path) -> None:
     store.close()
     again = Store(tmp_path / FILE)
-    items = [item for part in again.scan() for item in part]
+    items = again.page()
     assert [item.id for item in items] == ["a", 1, "1", 2**70]
     assert [item.text for item in items] == ["text", None, "", "é\x00"]
     assert [item.metadata for item in items] == [{"k": 1}, None, {}, None]
     np.testing.assert_array_equal([item.vector for item in items], ROWS)
+    for wanted, places in ((None, [0, 1, 2, 3]), ([2, 4, 99], [1, 3])):
+        ((labels, vectors),) = again.vectors(wanted)
+        assert labels.tolist() == [place + 1 for place in places]
+        np.testing.assert_array_equal(vectors, ROWS[places])
+    assert list(again.vectors([99])) == []
 
 
 def test_an_upsert_takes_a_new_label_and_a_label_is_never_used_again(store: Store) -> None:
@@ -99,12 +105,12 @@ def test_rows_are_counted_as_they_come_and_go(store: Store) -> None:
     assert store.count() == 3
 
 
-@pytest.mark.parametrize("read", ["count", "labels", "scan"])
+@pytest.mark.parametrize("read", ["count", "labels", "vectors"])
 def test_a_row_that_vanishes_is_noticed(store: Store, read: str) -> None:
     """The row's checksum vanishes with it: only the count shows it."""
     store.database.connection.execute("DELETE FROM items WHERE label = 2")
     with pytest.raises(CorruptCollectionError, match="holds 3 rows, but 4"):
-        list(store.scan()) if read == "scan" else getattr(store, read)()
+        list(store.vectors()) if read == "vectors" else getattr(store, read)()
     assert list(store.problems())[-1].endswith("it holds 3 rows, but 4 were written")
 
 
@@ -222,12 +228,20 @@ FIELDS = {
 }
 
 
+READS: dict[str, Callable[[Store], object]] = {
+    "page": Store.page,
+    "read": lambda store: store.read([1]),
+    "all vectors": lambda store: list(store.vectors()),
+    "vectors": lambda store: list(store.vectors([1])),
+}
+
+
 @pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("read", ["read", "scan"])
+@pytest.mark.parametrize("read", READS)
 def test_a_change_of_any_field_is_noticed(store: Store, field: str, read: str) -> None:
     store.database.connection.execute(f"UPDATE items SET {field} = {FIELDS[field]} WHERE label = 1")
     with pytest.raises(CorruptCollectionError, match="row 1 does not match"):
-        store.read([1]) if read == "read" else list(store.scan())
+        READS[read](store)
 
 
 @pytest.mark.parametrize("field", ["id", "text", "metadata"])
