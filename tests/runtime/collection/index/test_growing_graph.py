@@ -96,8 +96,9 @@ def test_what_was_grown_is_saved_while_it_grows(
         content: FileRecord,
         graph: Graph,
         newest: int,
+        **options: bool,
     ) -> None:
-        record(self, file, content, graph, newest)
+        record(self, file, content, graph, newest, **options)
         loaded = self.load()
         assert loaded is not None
         assert loaded[0].newest == newest
