@@ -20,6 +20,7 @@ from flowvec.encoder.postprocess import normalize
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.hnsw import Codes, PairScan, Places, has_fast_scan
 from flowvec.machine import available_cores
+from flowvec.progress import bar
 from flowvec.sequences import python_values
 from flowvec.vectors import top_k as nearest
 
@@ -47,6 +48,7 @@ _REACH = 8
 # More queries in one step would wait for one core, which rounds them.
 _MOST_QUERIES = 8192
 _MOST_DIMENSIONS = 1 << 20  # that codes can have
+_SILENT_SECONDS = 2.0  # until a bar is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,9 @@ def best_pairs(
         most_elements: scores held at once.
     """
     best = _BestPairs(top_k, floor)
-    first = _scan(rows, best) if _is_scan_worth_it(rows, top_k, floor) else 0
-    _compare(rows, first, best, most_elements)
+    with bar("comparing", _pairs(rows, 0, len(rows)), "pairs", after=_SILENT_SECONDS) as shown:
+        first = _scan(rows, best, shown) if _is_scan_worth_it(rows, top_k, floor) else 0
+        _compare(rows, first, best, most_elements, shown)
     return [
         Pair(score, left, right)
         for score, (left, right) in zip(best.scores.tolist(), best.pairs.tolist(), strict=True)
@@ -143,10 +146,14 @@ class _BestPairs:
             self.floor = max(self.floor, float(self.scores[-1]))
 
 
+def _pairs(rows: Floats, first: int, last: int) -> int:
+    """How many pairs of one of some rows with a later row there are."""
+    return (last - first) * (2 * len(rows) - first - last - 1) // 2
+
+
 def _is_scan_worth_it(rows: Floats, top_k: int, floor: float) -> bool:
     """Whether few pairs are likely to be among the best, so that codes rule out the others."""
-    pairs = len(rows) * (len(rows) - 1) // 2
-    are_few = top_k <= _MOST_FOUND * pairs or floor >= _HIGH_FLOOR
+    are_few = top_k <= _MOST_FOUND * _pairs(rows, 0, len(rows)) or floor >= _HIGH_FLOOR
     return len(rows) >= _LEAST_SCANNED and are_few and _can_be_scanned(rows)
 
 
@@ -154,21 +161,22 @@ def _can_be_scanned(rows: Floats) -> bool:
     return 0 < rows.shape[1] <= _MOST_DIMENSIONS and has_fast_scan()
 
 
-def _scan(rows: Floats, best: _BestPairs) -> int:
+def _scan(rows: Floats, best: _BestPairs, shown: Any) -> int:
     """Find the best pairs by codes, as long as that is fast; returns the first row that is left."""
     scan = PairScan(rows, available_cores())
     step = max(1, _SCANNED_NUMBERS * available_cores() // rows.size)
     for first in range(0, len(rows), step):
         last = min(first + step, len(rows))
-        pairs = (last - first) * (2 * len(rows) - first - last - 1) // 2
+        pairs = _pairs(rows, first, last)
         found = scan.best(first, last, best.top_k, best.floor, int(_MOST_COMPUTED * pairs) + 1)
         if found is None:
             return first
         best.add(*found)
+        shown.update(pairs)
     return len(rows)
 
 
-def _compare(rows: Floats, start: int, best: _BestPairs, most_elements: int) -> None:
+def _compare(rows: Floats, start: int, best: _BestPairs, most_elements: int, shown: Any) -> None:
     """Compute the scores of all pairs of a row from `start` on with a later one."""
     step = max(1, most_elements // max(len(rows), 1))
     for first in range(start, len(rows) - 1, step):
@@ -179,6 +187,7 @@ def _compare(rows: Floats, start: int, best: _BestPairs, most_elements: int) -> 
         found = _best(block.ravel(), best.top_k, best.floor, strictly=best.is_full)
         left, right = np.divmod(found, block.shape[1])
         best.add(block.ravel()[found], np.stack((left + first, right + first + 1), axis=1))
+        shown.update(_pairs(rows, first, first + len(block)))
 
 
 def _best(scores: Floats, k: int, floor: float, *, strictly: bool) -> Indices:

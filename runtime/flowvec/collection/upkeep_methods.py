@@ -224,14 +224,13 @@ class UpkeepMethods(RowMethods, EncoderMethods):
             vectors = check_vectors(cast(npt.ArrayLike, queries), self._dim, "queries")
         if not isinstance(vectors, int) and not len(vectors):
             raise InputValueError("there must be at least one query")
-        if len(self) and self.info().search == "exact":
+        kind = self.info().search
+        if kind == "exact":
             return 1.0
         self.prepare()
         with self._access.reading():
             rows = len(self)
             ef, recall = self._index.measure_recall(share, vectors, seed)
-
-        kind = self._index.kind
 
         def keep() -> None:
             measured = {_RECALL[kind]: repr(recall), f"{_RECALL[kind]} rows": str(rows)}

@@ -396,8 +396,6 @@ class GrowingGraph:
             raise CollectionError(f"cannot write {file}: {error}") from error
         assert self.turn is not None
         with self.turn(_TURN_SECONDS):
-            self._snapshots.record(
-                file, content, graph, newest, keeps_older=not self._has_no_good_file
-            )
+            self._snapshots.record(file, content, graph, newest)
         self._saved_rows, self._has_no_good_file = rows, False
         self._snapshots.remove_forgotten()

@@ -48,6 +48,7 @@ class GraphSnapshots:
         settings = store.settings
         self._dim, self._metric = settings.dim, settings.metric
         self._m, self._ef_construction = settings.m, settings.ef_construction
+        self._bad: set[Snapshot] = set()  # those that could not be loaded
 
     def new(self, rows: int) -> Graph:
         """An empty graph with room for this many rows.
@@ -69,6 +70,7 @@ class GraphSnapshots:
             try:
                 graph = self._load(snapshot, live)
             except (CollectionError, OSError, TypeError, ValueError) as error:
+                self._bad.add(snapshot)
                 logger.warning("the graph is rebuilt from the store: %s", error)
             else:
                 if not is_mostly_tombstones(graph):
@@ -101,30 +103,21 @@ class GraphSnapshots:
         number = max((snapshot.n for snapshot in self._store.snapshots.all()), default=0) + 1
         return self._folder / f"graph-{number}.hnsw"
 
-    def record(
-        self,
-        file: Path,
-        content: FileRecord,
-        graph: Graph,
-        newest: int,
-        *,
-        keeps_older: bool = True,
-    ) -> None:
-        """Record a graph's file; forget older and missing ones. Nobody else writes now.
+    def record(self, file: Path, content: FileRecord, graph: Graph, newest: int) -> None:
+        """Record a graph's file; forget older, missing and bad ones. Nobody else writes now.
 
         Args:
             file: a file of `next_file`, flushed to disk.
             content: its size and hash, which take a second for each gigabyte.
             graph: the graph.
             newest: the highest label that the file holds.
-            keeps_older: keep the newest of the others, in case this file is damaged later.
 
         Raises:
             CollectionError: it could not be recorded; the older files stay.
         """
         old = self._store.snapshots.all()
-        kept = [s for s in old if (self._folder / str(s.file)).is_file()][: _KEPT - 1]
-        kept = kept if keeps_older else []
+        good = [s for s in old if s not in self._bad and (self._folder / str(s.file)).is_file()]
+        kept = good[: _KEPT - 1]
         forgotten = [s for s in old if s not in kept]
         with self._store.transaction():
             self._store.snapshots.add(

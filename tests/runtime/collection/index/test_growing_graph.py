@@ -96,9 +96,8 @@ def test_what_was_grown_is_saved_while_it_grows(
         content: FileRecord,
         graph: Graph,
         newest: int,
-        **options: bool,
     ) -> None:
-        record(self, file, content, graph, newest, **options)
+        record(self, file, content, graph, newest)
         loaded = self.load()
         assert loaded is not None
         assert loaded[0].newest == newest

@@ -46,3 +46,9 @@ def test_recall_is_measured_and_kept(tmp_path: Path) -> None:
         for wrong in (0, 1.1, float("nan")):
             with pytest.raises(InputValueError):
                 c.tune_recall(wrong)
+
+
+def test_an_empty_collection_has_nothing_to_tune(tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "c", dim=8) as c:
+        assert c.tune_recall() == 1.0
+        assert c.info().recall == 1.0
