@@ -282,6 +282,8 @@ def _unit_vectors(
         if not query:
             raise InputTypeError(f"{name} must be a list, not a single str")
         items = [items]
+    if len(getattr(items, "shape", ())) == 2 and hasattr(items, "to_numpy"):
+        items = items.to_numpy()  # a DataFrame, whose values are its columns
     # Columns of pandas and other libraries have no fixed type: a list shows what they hold.
     if not isinstance(items, Iterable):
         raise InputTypeError(f"{name} must be a list, not {type(items).__name__}")

@@ -15,9 +15,10 @@ import pytest
 from flowvec import (
     Collection,
     Encoder,
+    InputTypeError,
     InputValueError,
 )
-from flowvec.collection.mining import most_similar_pairs
+from flowvec.collection.mining import most_similar_pairs, semantic_search
 from tests.makers import vectors
 
 
@@ -38,6 +39,20 @@ def test_texts_may_come_in_any_column(tmp_path: Path, tiny: Encoder) -> None:
             {"tags": ["a", "b"], "n": 1}, {"tags": ["c"], "n": 2}, {"tags": [], "n": 3},
         ]  # fmt: skip
         assert c.search("x", filter={"tags": {"contains": "c"}})[0].id == 1
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_vectors_may_come_in_a_frame(tmp_path: Path, package: str) -> None:
+    frame_of = pytest.importorskip(package, reason=f"needs {package}").DataFrame
+    rows = vectors(20, dim=4)
+    expected = semantic_search(rows[:3], rows, top_k=2)
+    assert semantic_search(frame_of(rows[:3]), frame_of(rows), top_k=2) == expected
+    assert most_similar_pairs(frame_of(rows), top_k=5) == most_similar_pairs(rows, top_k=5)
+    with pytest.raises(InputTypeError, match="neither texts nor vectors"):
+        most_similar_pairs(frame_of([["a", "b"], ["c", "d"]]))
+    with Collection.create(tmp_path / "c", dim=4) as c:
+        c.add_vectors(range(20), frame_of(rows))
+        assert c.search_ids(frame_of(rows[:3]), k=1)[0] == [[0], [1], [2]]
 
 
 class Frame(dict[str, list[object]]):
