@@ -41,18 +41,19 @@ def test_texts_may_come_in_any_column(tmp_path: Path, tiny: Encoder) -> None:
         assert c.search("x", filter={"tags": {"contains": "c"}})[0].id == 1
 
 
-@pytest.mark.parametrize("package", ["pandas", "polars"])
-def test_vectors_may_come_in_a_frame(tmp_path: Path, package: str) -> None:
-    frame_of = pytest.importorskip(package, reason=f"needs {package}").DataFrame
+def test_vectors_may_come_in_a_frame(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    polars = pytest.importorskip("polars", reason="needs polars")
     rows = vectors(20, dim=4)
     expected = semantic_search(rows[:3], rows, top_k=2)
-    assert semantic_search(frame_of(rows[:3]), frame_of(rows), top_k=2) == expected
-    assert most_similar_pairs(frame_of(rows), top_k=5) == most_similar_pairs(rows, top_k=5)
-    with pytest.raises(InputTypeError, match="neither texts nor vectors"):
-        most_similar_pairs(frame_of([["a", "b"], ["c", "d"]]))
-    with Collection.create(tmp_path / "c", dim=4) as c:
-        c.add_vectors(range(20), frame_of(rows))
-        assert c.search_ids(frame_of(rows[:3]), k=1)[0] == [[0], [1], [2]]
+    for frame_of in (pandas.DataFrame, polars.DataFrame):
+        assert semantic_search(frame_of(rows[:3]), frame_of(rows), top_k=2) == expected
+        assert most_similar_pairs(frame_of(rows), top_k=5) == most_similar_pairs(rows, top_k=5)
+        with pytest.raises(InputTypeError, match="neither texts nor vectors"):
+            most_similar_pairs(frame_of([["a", "b"], ["c", "d"]]))
+        with Collection.create(tmp_path / frame_of.__module__, dim=4) as c:
+            c.add_vectors(range(20), frame_of(rows))
+            assert c.search_ids(frame_of(rows[:3]), k=1)[0] == [[0], [1], [2]]
 
 
 class Frame(dict[str, list[object]]):
