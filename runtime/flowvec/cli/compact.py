@@ -19,7 +19,11 @@ def compact(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The collection's directory.")],
     as_json: Json = False,
 ) -> None:
-    """Rebuild the graph and the full-text index, and return free space to the disk."""
+    """Rebuild the caches and the full-text index, and return free space to the disk.
+
+    The graph is rebuilt if searches use it, which depends on the number of rows. If not, it stays
+    for programs that search by it, unless it is damaged or most of its rows were deleted.
+    """
     with Collection.open(directory) as collection:
         before = collection.info().bytes
         collection.compact()

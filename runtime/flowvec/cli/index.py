@@ -428,8 +428,8 @@ def encoder_of(
         recorded = collection.info().model
     if recorded is None:
         raise InputValueError(
-            f"{directory} holds plain vectors; give --model: the model that made them, since texts "
-            "of another one find wrong rows"
+            f"{directory} holds plain vectors; give --model: the model that made them. Queries "
+            "embedded by another model would find wrong rows"
         )
     try:
         # With `auto`, whoever opens the collection takes the compute type of its vectors.

@@ -20,7 +20,7 @@ from flowvec.encoder.postprocess import normalize
 from flowvec.errors import InputTypeError, InputValueError
 from flowvec.hnsw import Codes, PairScan, Places, has_fast_scan
 from flowvec.machine import available_cores
-from flowvec.progress import bar
+from flowvec.progress import bar, hidden
 from flowvec.sequences import python_values
 from flowvec.vectors import top_k as nearest
 
@@ -71,6 +71,7 @@ def most_similar_pairs(
     encoder: Encoder | None = None,
     top_k: int = 1000,
     threshold: float | None = None,
+    show_progress_bar: bool | None = None,
 ) -> list[Pair]:
     """The most similar of all pairs of items: exactly, with scores in float32.
 
@@ -87,6 +88,8 @@ def most_similar_pairs(
         encoder: embeds texts.
         top_k: how many pairs, over all items.
         threshold: least cosine of a pair; None means no limit.
+        show_progress_bar: None shows one after 2 seconds on a terminal or in a notebook; False
+            shows nothing.
 
     Returns:
         Pairs, the most similar first; equal scores in the order of their indices.
@@ -100,7 +103,8 @@ def most_similar_pairs(
     rows = _unit_vectors("items", items, encoder)
     floor = check_score(threshold, "threshold")
     floor = -np.inf if floor is None else floor
-    return [] if top_k == 0 else best_pairs(rows, top_k, floor)
+    with hidden(show_progress_bar is False):
+        return [] if top_k == 0 else best_pairs(rows, top_k, floor)
 
 
 def best_pairs(

@@ -142,8 +142,9 @@ class CollectionInfo:
         token_dtype: how they are stored, `float16` or `signs`; None without any.
         token_rows: how many rows have token vectors.
         token_bytes: their size on disk.
-        is_prepared: whether what `search` names holds all rows, in memory. Until then other rows
-            are compared exactly or scanned; `Collection.prepare` waits for it.
+        is_prepared: whether this object has in memory what searches need: vectors, and codes or the
+            graph of all rows. Until then, rows are compared exactly or scanned; `prepare` waits for
+            it.
     """
 
     path: str

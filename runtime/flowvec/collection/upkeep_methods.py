@@ -91,9 +91,9 @@ class UpkeepMethods(RowMethods, EncoderMethods):
         """Check all checksums, SQLite's structure, the full-text index and the other files.
 
         Returns:
-            One message for each problem; an empty list if there is none, and for a missing cache.
-            `compact` rebuilds a damaged full-text index. Damaged rows are lost: `delete` removes
-            them, or `salvage` creates a new collection of all other rows.
+            One message for each problem. A missing cache is not a problem. `compact` rebuilds a
+            damaged full-text index. Damaged rows are lost: `delete` removes them, or `salvage`
+            creates a new collection of all other rows.
         """
         messages: list[str] = []
         with self._access.reading():
@@ -199,10 +199,10 @@ class UpkeepMethods(RowMethods, EncoderMethods):
     ) -> float:
         """Measure the recall of searches; find the least depth of the graph that reaches a target.
 
-        All searches use that depth from then on; a scan has none, so it is only measured. Queries
-        are searched both ways, and exactly. Real queries are best. If you have none,
-        each query is made as the mean of three rows; that is about as hard for the graph as texts
-        that are in none of the rows, or a little harder.
+        All searches use that depth from then on; a scan has none, so it is only measured. In a
+        folder that cannot be written neither is kept. Queries are searched both ways, and exactly.
+        Real queries are best. If you have none, each query is made as the mean of three rows; that
+        is about as hard for the graph as texts that are in none of the rows, or a little harder.
 
         Args:
             target: share of the ten nearest rows that a search should find, above 0 and at most 1.
@@ -224,13 +224,14 @@ class UpkeepMethods(RowMethods, EncoderMethods):
             vectors = check_vectors(cast(npt.ArrayLike, queries), self._dim, "queries")
         if not isinstance(vectors, int) and not len(vectors):
             raise InputValueError("there must be at least one query")
-        kind = self.info().search
-        if kind == "exact":
+        if self.info().search == "exact":
             return 1.0
         self.prepare()
         with self._access.reading():
-            rows = len(self)
+            rows, kind = len(self), self._index.kind
             ef, recall = self._index.measure_recall(share, vectors, seed)
+        if kind == "exact":  # most rows were deleted meanwhile
+            return 1.0
 
         def keep() -> None:
             measured = {_RECALL[kind]: repr(recall), f"{_RECALL[kind]} rows": str(rows)}

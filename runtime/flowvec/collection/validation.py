@@ -106,7 +106,7 @@ def check_vectors(vectors: npt.ArrayLike, dim: int, what: str) -> npt.NDArray[np
             f"{rows.shape[1:]}; search_batch takes several"
         )
     if rows.ndim != 2 or rows.shape[1] != dim:
-        hint = "; one vector is vector[None]" if rows.shape == (dim,) else ""
+        hint = "; for a single vector give vector[None]" if rows.shape == (dim,) else ""
         raise InputValueError(f"{what} must have the shape (n, {dim}), not {rows.shape}{hint}")
     # A square that overflows would give an infinite norm, and NaN as a score. Usually one sum over
     # all vectors shows that there is none; otherwise the sum of each row shows which it is.

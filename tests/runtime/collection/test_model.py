@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from flowvec import (
     Collection,
+    CollectionError,
     Encoder,
     FingerprintMismatchError,
 )
@@ -42,6 +44,26 @@ def test_the_first_texts_decide_whose_vectors_a_plain_collection_holds(
             assert len(late) == 1
         with pytest.raises(FingerprintMismatchError):
             Collection.open(tmp_path / "c", encoder=other)
+
+
+def test_a_model_that_was_not_committed_is_not_remembered(tmp_path: Path, tiny: Encoder) -> None:
+    Collection.create(tmp_path / "c", dim=16).close()
+    with Collection.open(tmp_path / "c", encoder=tiny) as c:
+        writer = store_of(c).database.connection
+        writer.set_authorizer(
+            lambda action, what, *_: (
+                sqlite3.SQLITE_DENY
+                if (action, what) == (sqlite3.SQLITE_TRANSACTION, "COMMIT")
+                else sqlite3.SQLITE_OK
+            )
+        )
+        with pytest.raises(CollectionError, match="not authorized"):
+            c.add([1], ["the cat"])
+        writer.set_authorizer(None)
+        assert len(c) == 0
+        c.add([1], ["the cat"])
+    with Collection.open(tmp_path / "c") as c:
+        assert c.info().fingerprint == tiny.fingerprint
 
 
 def test_another_compute_type_warns(tmp_path: Path, tiny: Encoder, caplog) -> None:

@@ -7,19 +7,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
-import flowvec
 from flowvec import Collection, CollectionError, Hit
 from flowvec.collection.index.codes import row_codes
 from flowvec.collection.index.growing_graph import GrowthLimits
 from flowvec.collection.index.state import IndexState
 from flowvec.collection.index.vector_index import VectorIndex
-from tests.inside import fail_to_add, index_of, store_of
+from tests.inside import Interrupt, fail_to_add, index_of, store_of
 from tests.makers import vectors
 from tests.runtime.collection.conftest import refusing
 from tests.waiting import wait_until
@@ -59,14 +57,16 @@ def collection(kind: str, tmp_path: Path) -> Iterator[Collection]:
 
 
 def all_of(c: Collection) -> dict[object, float]:
-    """Every row by `search_ids`, with its score, compared with what the store says."""
+    """Every row by `search_ids`, with its score as the store says, which is that of the search.
+
+    The graph and the exact comparison round differently, and rows go from one to the other.
+    """
     query = vectors(1, seed=99)
     (ids,), (scores,) = c.search_ids(query, 10_000)
     assert len(ids) == len(set(ids)) == len(c)
     expected = {item.id: float(item.vector @ query[0]) for item in c.rows()}
-    score_by_id = dict(zip(ids, map(float, scores), strict=True))
-    assert score_by_id == pytest.approx(expected, abs=1e-4)
-    return score_by_id
+    assert dict(zip(ids, map(float, scores), strict=True)) == pytest.approx(expected, abs=1e-4)
+    return expected
 
 
 def in_another_thread(call: Callable[[], Any]) -> Any:
@@ -294,32 +294,6 @@ def test_a_thread_that_the_system_refuses_breaks_nothing(
         c.compact()
         assert c.info().graph_rows == 10
     assert list((tmp_path / "d").glob("graph-*.hnsw"))
-
-
-class Interrupt:
-    """A KeyboardInterrupt at the n-th point in flowvec's code where Python could deliver one.
-
-    Python delivers signals between bytecode instructions; the start of a function and the end of a
-    call of a C function are points where it checks. A timer would hit a few of them at random and
-    others on each machine. With `sys.setprofile` the tests below interrupt a change at each of
-    these points in turn, so that every run covers all of them. The code of the locks is left out: a
-    context manager that is written in Python cannot be made safe within its own `__enter__`.
-    """
-
-    FOLDER = str(Path(flowvec.__file__).parent)
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-        self.seen = 0
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        name = frame.f_code.co_filename
-        if event in ("call", "c_return") and self.FOLDER in name and "locks" not in name:
-            self.seen += 1
-            self.left -= 1
-            if self.left == 0:
-                sys.setprofile(None)
-                raise KeyboardInterrupt
 
 
 # An interrupt inside the cleanup of a generator cannot propagate; Python only reports it.

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from flowvec.hnsw import GraphFileError, HnswError, HnswGraph, HnswlibIndex
-from tests.runtime.hnsw.conftest import SETS
 from tests.runtime.hnsw.graphs import scores_of, search
 
 ROWS, DIM, M = 2000, 16, 8
@@ -154,24 +153,6 @@ def test_distances_are_right_in_every_instruction_set(
     assert names[0] == "base"
     assert names[1] in ("base", "avx2")
     assert names[2] == "avx512" or names[2] == names[1]
-
-
-@pytest.mark.parametrize("space", ["ip", "l2"])
-@pytest.mark.parametrize("dim", [3, 100, 384])
-def test_every_instruction_set_builds_the_same_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, space: Any, dim: int
-) -> None:
-    rows = np.random.default_rng(dim).normal(size=(600, dim)).astype(np.float32)
-    rows[100:110] = rows[5]
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    files = []
-    for name, limit in SETS.items():
-        monkeypatch.setenv("FLOWVEC_HNSW_SIMD", limit)
-        graph = HnswGraph(space, dim, len(rows))
-        graph.add(np.arange(len(rows)), rows)
-        graph.save(tmp_path / name)
-        files.append((tmp_path / name).read_bytes())
-    assert len(set(files)) == 1
 
 
 # --- threads of the caller ------------------------------------------------------------------------

@@ -325,16 +325,21 @@ class GrowingGraph:
     def forget(self) -> None:
         """Drop the graph, which searches do not need.
 
-        Its files stay, for others who search by it, unless most of its rows were deleted.
+        Its files stay, for others who search by it, unless they are damaged or most of its rows
+        were deleted.
         """
         with self._lock.writing():
             self.drop()
+        self.forget_useless()
+
+    def forget_useless(self) -> None:
+        """Remove files that are damaged, or most of whose rows were deleted."""
         with self._store.reading():
-            is_outgrown = self._snapshots.hold_mostly_tombstones()
-        if is_outgrown:
+            useless = self._snapshots.useless()
+        if useless:
             assert self.turn is not None
             with self.turn(_TURN_SECONDS):
-                self._snapshots.forget()
+                self._snapshots.forget(useless)
             self._snapshots.remove_forgotten()
 
     # --- saving ---------------------------------------------------------------------------------

@@ -200,7 +200,8 @@ def _search_slots_of(
         is_eligible = eligible[slots]
         if in_graph < table.slots:
             is_eligible &= slots < in_graph
-        if len(pending) == len(queries) and is_eligible.all():
+        are_enough = is_eligible.shape[1] >= k and is_eligible.all()
+        if are_enough and len(pending) == len(queries):
             return nearest[0][:, :k], nearest[1][:, :k], ~is_done
         counts = is_eligible.sum(axis=1)
         enough = counts >= k

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +48,7 @@ class GraphSnapshots:
         settings = store.settings
         self._dim, self._metric = settings.dim, settings.metric
         self._m, self._ef_construction = settings.m, settings.ef_construction
-        self._bad: set[Snapshot] = set()  # those that could not be loaded
+        self._bad: set[Snapshot] = set()  # those that are not worth keeping
 
     def new(self, rows: int) -> Graph:
         """An empty graph with room for this many rows.
@@ -77,12 +77,16 @@ class GraphSnapshots:
                     return graph, live
         return None
 
-    def _load(self, snapshot: Snapshot, live: Labels) -> Graph:
+    def _checked_file(self, snapshot: Snapshot) -> Path:
         file = self._folder / snapshot.file
         if file.parent != self._folder or file.is_symlink() or not file.is_file():
             raise CollectionError(f"{file} is missing")
         if file.stat().st_size != snapshot.bytes or record_file(file).sha256 != snapshot.sha256:
             raise CollectionError(f"{file} is damaged")
+        return file
+
+    def _load(self, snapshot: Snapshot, live: Labels) -> Graph:
+        file = self._checked_file(snapshot)
         scale = float(self._store.meta.read().get(_scale_key(snapshot.file), 1.0))
         graph = Graph(self._dim, self._metric, snapshot.m, snapshot.ef_construction, scale)
         graph.load(file, live)
@@ -94,7 +98,7 @@ class GraphSnapshots:
     def newest_label(self) -> int:
         """The highest label that the newest file holds; 0 without a file."""
         newest = next(iter(self._store.snapshots.all()), None)
-        if newest is None or not (self._folder / newest.file).is_file():
+        if newest is None or newest in self._bad or not (self._folder / newest.file).is_file():
             return 0
         return newest.max_label
 
@@ -138,16 +142,24 @@ class GraphSnapshots:
             if graph.scale != 1.0:
                 self._store.meta.write({_scale_key(file.name): repr(float(graph.scale))})
 
-    def hold_mostly_tombstones(self) -> bool:
-        """Whether most rows of the newest graph must have been deleted: so few are left."""
-        newest = next(iter(self._store.snapshots.all()), None)
-        rows = self._store.meta.counts().rows
-        return newest is not None and rows < (1 - _MAX_TOMBSTONES) * newest.count
+    def useless(self) -> list[Snapshot]:
+        """Graphs whose file is damaged or missing, or most of whose rows were deleted."""
+        live, found = self._store.labels(), []
+        for snapshot in self._store.snapshots.all():
+            try:
+                self._checked_file(snapshot)
+                rows = int(np.count_nonzero(live <= snapshot.max_label))
+                is_good = rows >= (1 - _MAX_TOMBSTONES) * snapshot.count
+            except (CollectionError, OSError, TypeError, ValueError):
+                is_good = False
+            if not is_good:
+                found.append(snapshot)
+        self._bad.update(found)
+        return found
 
-    def forget(self) -> None:
-        """Forget all graphs; in the turn to write. `remove_forgotten` removes their files."""
+    def forget(self, snapshots: Sequence[Snapshot]) -> None:
+        """Forget graphs; in the turn to write. `remove_forgotten` removes their files."""
         with self._store.transaction():
-            snapshots = self._store.snapshots.all()
             self._store.snapshots.remove(s.n for s in snapshots)
             self._store.meta.remove(_scale_key(s.file) for s in snapshots)
 
@@ -169,7 +181,7 @@ class GraphSnapshots:
         expected = {*LOCK_FILES, FILE, f"{FILE}-wal", f"{FILE}-shm"}
         for snapshot in self._store.snapshots.all():
             expected.add(snapshot.file)
-            if not os.path.lexists(self._folder / snapshot.file):
+            if not os.path.lexists(self._folder / str(snapshot.file)):
                 continue  # the graph may be deleted
             try:
                 self._load(snapshot, live)

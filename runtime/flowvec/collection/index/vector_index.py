@@ -119,11 +119,13 @@ class VectorIndex:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether what answers searches has all rows, in memory."""
-        table = self._state.loaded.table
-        if table is None or self.kind == "exact":
+        """Whether `prepare` would find nothing to do."""
+        table, kind = self._state.loaded.table, self.kind
+        if table is None or kind == "exact":
             return table is not None
-        return table.can_scan if self.kind == "scan" else self.growing.is_complete(table)
+        if kind == "scan":
+            return not table.lacks_codes
+        return self.growing.is_complete(table) or self.growing.has_failed
 
     @property
     def state(self) -> int:
@@ -528,6 +530,7 @@ class VectorIndex:
         """Build the graph anew without tombstones, and save it; make codes that searches use."""
         self.growing.wait()
         if self.kind == "graph":
+            self.growing.forget_useless()
             self.growing.rebuild()
             self.growing.save(anew=True)
             if self._choice.kind == "auto":  # for filters, and until the graph is loaded

@@ -301,7 +301,8 @@ class VectorTable:
         Raises:
             VectorFileError: as for `search`.
         """
-        if places.used is None or (not self._repaired and self._checked.sum() == self._mapped):
+        # A block that is repaired is noted before it counts as checked.
+        if places.used is None or (self._checked.sum() == self._mapped and not self._repaired):
             return True
         self._check_blocks(np.flatnonzero(places.used[: len(self._checked)]))
         return not any(places.used[number] for number in list(self._repaired))

@@ -47,7 +47,7 @@ def checked_scalar(value: object, *, may_hold_nul: bool = False) -> Scalar:
             Spelled("bools or None", "true, false or null"),
             ", not ",
             kind_of(value),
-            "; any of several is written with 'in'" if isinstance(value, list | tuple) else "",
+            "; to match any of several, use 'in'" if isinstance(value, list | tuple) else "",
         ) from None
     except InputValueError as error:
         raise InputValueError(f"a filter's value {error}") from None

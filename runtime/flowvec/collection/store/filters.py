@@ -227,8 +227,8 @@ class _Compiler:
                 raise InputValueError(f"{name!r} is written {instead!r} in filters")
             names = ", ".join(["=", "!=", "in", "not in", *list(operators)[2:]])
             raise InputValueError(
-                f"{name!r} is not an operator; choose from {names}. The field b inside the field a "
-                "is written 'a.b'"
+                f"{name!r} is not an operator; choose from {names}. A field inside another is "
+                "written with a dot, 'outer.inner'"
             )
         if path in COLUMNS:
             sql, parameters = COLUMNS[path](str(name), value)

@@ -278,12 +278,15 @@ class Database:
         return db
 
     def _give_back(self, db: sqlite3.Connection) -> None:
-        self._idle.append(db)
+        place = object()
+        self._lent[place] = threading.get_ident()  # `close` waits until it is idle or closed
         try:
+            self._lent.pop(db, None)  # before another thread can borrow it
+            self._idle.append(db)
             if self._is_closed:
                 self._close_idle()
         finally:
-            self._lent.pop(db, None)  # after that, for `close` waits until it is closed
+            del self._lent[place]
 
     def renew(self) -> None:
         """Within `reading`: the next read is of the newest state."""

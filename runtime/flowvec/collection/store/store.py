@@ -572,7 +572,8 @@ class Store:
         return Item(label, name, words, parsed, vector)
 
     def _vectors(self, rows: Sequence[tuple[Any, ...]]) -> tuple[Labels, Floats]:
-        size = self.settings.dim * self.dtype.itemsize
+        # This may be in a transaction that changes the settings, which then are not to be kept.
+        size = self.meta.read_settings().dim * self.dtype.itemsize
         for label, item, is_int, text, metadata, blob, expected in rows:
             try:
                 intact = checksum(item, is_int, text, metadata, blob) == expected

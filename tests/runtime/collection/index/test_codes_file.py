@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from flowvec.collection.index.codes import codes_file
 from flowvec.collection.index.vector_file import VectorFile, path_of
 from flowvec.collection.index.vector_table import VectorTable
 from flowvec.collection.store.writer_locks import CODES_LOCK_FILE, FolderLock
+from flowvec.hnsw import Codes
+from tests.inside import Interrupt
 
 DIM, ROWS, CHUNK = 24, 17 * 512 + 100, 512
 STRIDE = (4 * 4 * CHUNK + DIM // 2 * CHUNK) + 64
@@ -286,3 +290,57 @@ def test_a_collection_has_the_codes_of_its_vectors_file_alone(tmp_path: Path) ->
     with Collection.open(tmp_path / "c", index="scan", exact_below=0) as c:
         assert c.search(VECTORS[77], 1)[0].id == 77
         assert c.info().memory_bytes < 700_000
+
+
+def in_memory(rows: int) -> VectorTable:
+    """A table of the first rows, none of which is in a file."""
+    table = VectorTable(DIM, "ip")
+    table.append(np.arange(1, rows + 1), VECTORS[:rows])
+    return table
+
+
+def test_a_ctrl_c_after_codes_were_made_makes_none_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, add = in_memory(3000), Codes.add
+
+    def interrupted(*arguments: Any) -> None:
+        add(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Codes, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            table.make_codes()
+    assert table.make_codes()
+    table.append(np.arange(3001, 6001), VECTORS[3000:6000])
+    assert table.make_codes()
+    assert_as_exact(table)
+
+
+def test_a_ctrl_c_at_any_moment_of_a_search_leaves_codes_to_others() -> None:
+    """A thread that makes codes is waited for when a collection is closed."""
+    table = in_memory(3000)
+    assert table.make_codes()
+
+    def scan(moment: int) -> int:
+        """How many moments there were."""
+        label = table.newest + 1  # whose code is made at once
+        table.append(np.array([label]), VECTORS[label : label + 1])
+        count = Interrupt(moment)
+        try:
+            sys.setprofile(count)
+            table.scan(QUERIES[:1], 10)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        other = threading.Thread(target=table.make_codes, daemon=True)
+        other.start()
+        other.join(60)
+        assert not other.is_alive(), f"codes are locked after moment {moment}"
+        return count.seen
+
+    last = scan(-1)
+    assert last > 20
+    for moment in range(1, last + 1):
+        scan(moment)
+    assert_as_exact(table)

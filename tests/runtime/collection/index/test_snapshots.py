@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,34 +150,61 @@ def test_the_older_graph_is_used_if_the_newer_is_damaged(
         assert hit_ids == {f"{n}-{i}" for n in (1, 2) for i in range(1, 100)}
 
 
-def test_compact_keeps_a_graph_that_others_search_by(tmp_path: Path) -> None:
-    folder = tmp_path / "c"
+def saved_graph(folder: Path, rows: int = 400) -> Path:
+    """A collection whose graph is in a file."""
     with Collection.create(folder, dim=8, index="graph", exact_below=50) as c:
-        c.add_vectors(range(400), vectors(400))
+        c.add_vectors(range(rows), vectors(rows))
         c.prepare()
-        with Collection.open(folder) as other:  # it compares all rows
+    return folder / "graph-1.hnsw"
+
+
+def test_compact_keeps_a_graph_that_others_search_by(tmp_path: Path) -> None:
+    graph = saved_graph(tmp_path / "c")
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
+        c.prepare()
+        with Collection.open(tmp_path / "c") as other:  # it compares all rows
             other.compact()
         assert c.search(vectors(400)[7], k=1)[0].id == 7
-    assert len(list(folder.glob("graph-*.hnsw"))) == 1
-    with Collection.open(folder) as other:
-        assert other.verify() == []
-        other.delete(list(range(250)))
-        other.compact()
-    assert list(folder.glob("graph-*.hnsw")) == []
+    assert graph.exists()
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
+        assert (c.info().graph_rows, c.verify()) == (400, [])
 
 
-def test_a_damaged_graph_goes_when_the_next_is_saved(tmp_path: Path) -> None:
-    folder = tmp_path / "c"
-    with Collection.create(folder, dim=8, index="graph", exact_below=50) as c:
-        c.add_vectors(range(200), vectors(200))
-        c.prepare()
-    (folder / "graph-1.hnsw").write_bytes(b"x")
-    with Collection.open(folder, index="graph", exact_below=50) as c:
+@pytest.mark.parametrize("replaced", [range(250), range(400)])
+def test_compact_removes_a_graph_most_of_whose_rows_are_gone(
+    tmp_path: Path, replaced: range
+) -> None:
+    graph = saved_graph(tmp_path / "c")
+    with Collection.open(tmp_path / "c") as c:
+        c.add_vectors(replaced, vectors(len(replaced), seed=1))
+        c.compact()
+    assert not graph.exists()
+
+
+@pytest.mark.parametrize("searches_by", ["graph", "exact"])
+def test_compact_removes_a_damaged_graph(tmp_path: Path, searches_by: str) -> None:
+    graph = saved_graph(tmp_path / "c")
+    graph.write_bytes(b"x")
+    options: dict[str, Any] = {"index": "graph", "exact_below": 50}
+    with Collection.open(tmp_path / "c", **(options if searches_by == "graph" else {})) as c:
         (problem,) = c.verify()
         assert problem.endswith(
             "graph-1.hnsw is damaged; no row is lost: the graph is built again from the rows"
         )
-        c.prepare()
-    with Collection.open(folder) as c:
+        c.compact()
         assert c.verify() == []
-    assert [file.name for file in folder.glob("graph-*")] == ["graph-2.hnsw"]
+    assert len(list((tmp_path / "c").glob("graph-*"))) == (searches_by == "graph")
+
+
+def test_a_damaged_graph_goes_when_the_next_is_saved(tmp_path: Path) -> None:
+    graph = saved_graph(tmp_path / "c")
+    with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
+        c.add_vectors(range(400, 600), vectors(200, seed=2))
+        c.prepare()  # an older and a newer file
+    newest = graph.with_name("graph-2.hnsw")
+    newest.write_bytes(b"x")
+    for _ in range(2):
+        with Collection.open(tmp_path / "c", index="graph", exact_below=50) as c:
+            c.prepare()
+    assert Collection.open(tmp_path / "c").verify() == []
+    assert not newest.exists()

@@ -57,7 +57,7 @@ class RowCodes:
         self._file = None if vectors is None else CodesFile(vectors, self._codes)
         self._is_read = False
         self._dim, self._cores = dim, available_cores()
-        self._following = threading.Lock()
+        self._following = threading.RLock()  # which knows whether this thread has it
         self._covered = 0  # slots that have codes
         self.is_usable = True  # very long vectors have no estimates
 
@@ -86,16 +86,23 @@ class RowCodes:
         The codes of the file count, and those that are made in a moment. Nothing is waited for.
         """
         is_due = not self._is_read or 0 < slots - self._covered <= _MOST_AT_ONCE
-        if is_due and self.is_usable and self._following.acquire(blocking=False):
-            try:
+        try:
+            if is_due and self.is_usable and self._following.acquire(blocking=False):
                 with self._giving_up_on_errors():
                     if not self._is_read:
                         self._read(records)
                     if 0 < slots - self._covered <= _MOST_AT_ONCE:
                         self._add(slots, vectors_of)
-            finally:
-                self._following.release()
+        finally:
+            try:
+                self._leave()
+            finally:  # also if a Ctrl-C comes in between
+                self._leave()
         return min(slots, self._covered)
+
+    def _leave(self) -> None:
+        if self._following._is_owned():  # type: ignore[attr-defined]
+            self._following.release()
 
     def lacks(self, slots: int) -> bool:
         """Whether codes of some of the first slots can be made."""
@@ -143,13 +150,14 @@ class RowCodes:
 
     def _add(self, slots: int, vectors_of: Callable[[Labels], Floats]) -> None:
         """Make codes of the next slots, and perhaps not of all."""
-        end = min(self._covered + max(1, _STEP_NUMBERS // self._dim), slots)
-        vectors = vectors_of(np.arange(self._covered, end))
+        first = len(self._codes)  # a Ctrl-C may have come before `_covered` was set
+        end = min(first + max(1, _STEP_NUMBERS // self._dim), slots)
+        vectors = vectors_of(np.arange(first, end))
         threads = min(self._cores, 1 + len(vectors) // _ROWS_OF_ONE_CORE)
         if not self._codes.add(vectors, threads):
             logger.warning("a vector is longer than 1e18: rows are compared exactly")
             self.is_usable = False
-        self._covered = end
+        self._covered = len(self._codes)
 
     @contextmanager
     def _giving_up_on_errors(self) -> Iterator[None]:
