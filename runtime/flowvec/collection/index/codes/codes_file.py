@@ -167,7 +167,7 @@ class CodesFile:
             return f"cannot read {self.path}: {error}"
         last = np.flatnonzero(is_right)
         if len(last) and not is_right[: last[-1]].all():
-            return f"{self.path} is damaged; `compact` makes it again"
+            return f"{self.path} is damaged; no row is lost, and `compact` makes it again"
         return None
 
     def _header(self, centre: npt.NDArray[np.float32]) -> bytes:
