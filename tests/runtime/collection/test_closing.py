@@ -161,6 +161,36 @@ def test_close_waits_until_another_thread_has_closed_its_connection(filled: Path
     reader.join(120)
 
 
+def test_close_waits_for_a_thread_that_got_its_connection_from_another(filled: Path) -> None:
+    """It borrows it at the moment when the other gives it back."""
+    database = Database(filled / "collection.sqlite")
+    is_reading, found = threading.Event(), []
+
+    def read_on() -> None:
+        with database.reading():
+            is_reading.set()
+            while not database._is_closed:
+                time.sleep(0.001)
+            time.sleep(0.1)
+            found.extend(database.connection.execute("SELECT count(*) FROM items").fetchall())
+
+    second = threading.Thread(target=read_on)
+
+    class Handing(deque[Any]):
+        def append(self, connection: Any) -> None:
+            super().append(connection)
+            if not is_reading.is_set():
+                second.start()
+                assert is_reading.wait(120)
+
+    database._idle = Handing()
+    with database.reading():
+        pass
+    database.close()
+    assert found == [(ROWS,)]
+    second.join(120)
+
+
 def test_threads_that_search_on_are_told_and_open_nothing(filled: Path, threads: Any) -> None:
     for _ in range(3):
         collection = Collection.open(filled, index="graph", exact_below=100)
