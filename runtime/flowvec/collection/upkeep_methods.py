@@ -177,9 +177,9 @@ class UpkeepMethods(RowMethods, EncoderMethods):
     def compact(self) -> None:
         """Rebuild the vectors file, the full-text index and the graph, and free disk space.
 
-        A graph that searches of this object do not use stays for others, unless most of its rows
-        were deleted. Searches go on meanwhile. Changes wait while files are written anew (seconds
-        for 100,000 rows), but not while the graph is built.
+        If searches of this object do not use the graph, its file stays for other programs, unless
+        it is damaged or most of its rows were deleted. Searches go on meanwhile. Changes wait while
+        files are written anew (seconds for 100,000 rows), but not while the graph is built.
         """
         with self._access.writing():
             if self._store.full_text.exists_in_part:

@@ -438,7 +438,7 @@ class Store:
         labels.sort()
         return labels
 
-    def existing(self, labels: npt.NDArray[np.int64]) -> Labels:
+    def existing(self, labels: Labels) -> Labels:
         """Those of some labels that have rows, ascending."""
         listed = "SELECT value FROM json_each(?)"
         with self.database.translated():
@@ -448,7 +448,7 @@ class Store:
             ).fetchall()
         return np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
 
-    def meeting(self, condition: Condition, labels: npt.NDArray[np.int64]) -> Labels:
+    def meeting(self, condition: Condition, labels: Labels) -> Labels:
         """Those of some labels whose rows meet a condition, ascending."""
         # A list is one parameter, and a condition may have hundreds.
         listed = "SELECT value FROM json_each(?)"
