@@ -159,12 +159,23 @@ class Layers {
     using Floats = typename S::Floats;
     using Ints = typename S::Ints;
 
+    // Weights that are needed soon, which are brought into the cache of a core: some with each group of
+    // four inputs.
+    struct Ahead {
+        const int8_t* weights;
+        size_t bytes;  // of a group
+    };
+
     // Adds the products of R rows of activations with N blocks of 16 columns. Blocks are `between`
     // bytes apart, and groups of four inputs `next` bytes.
     template <int R, int N>
     INLINE static void multiply(const uint8_t* rows, size_t stride, const int8_t* weights,
-                                size_t between, size_t next, int groups, Ints (&sums)[R][N]) {
+                                size_t between, size_t next, int groups, Ints (&sums)[R][N],
+                                Ahead ahead = {nullptr, 0}) {
         for (int k = 0; k < groups; k++) {
+            for (size_t i = 0; i < ahead.bytes; i += 64)
+                __builtin_prefetch(ahead.weights + i, 0, 2);
+            ahead.weights += ahead.bytes;
             typename S::Weights block[N];
             UNROLL
             for (int j = 0; j < N; j++) block[j] = S::weights(weights + j * between);
@@ -179,10 +190,11 @@ class Layers {
         }
     }
 
-    // Products of R rows with N blocks of 16 columns of a matrix of weights, from a column on.
+    // Products of R rows with N blocks of 16 columns of a matrix of weights, from a column on. Returns
+    // what is to be fetched next.
     template <int R, int N>
-    INLINE static void sum_up(const uint8_t* rows, const Linear& linear, int column,
-                              Ints (&sums)[R][N]) {
+    INLINE static Ahead sum_up(const uint8_t* rows, const Linear& linear, int column,
+                               Ints (&sums)[R][N], const Ahead& ahead) {
         UNROLL
         for (int j = 0; j < N; j++) {
             const Ints zero = S::load(linear.zero_sums + column + 16 * j);
@@ -190,8 +202,9 @@ class Layers {
             for (int r = 0; r < R; r++) sums[r][j] = zero;
         }
         const size_t before = static_cast<size_t>(column) * linear.inputs;
-        multiply<R, N>(rows, linear.inputs, linear.weights + before, 64, 64 * N,
-                       linear.inputs / 4, sums);
+        const int groups = linear.inputs / 4;
+        multiply<R, N>(rows, linear.inputs, linear.weights + before, 64, 64 * N, groups, sums, ahead);
+        return {ahead.weights + groups * ahead.bytes, ahead.bytes};
     }
 
     // `done(row, column, values)` gets values of each of R rows of a product: 64 columns if `IS_LONG`, or
@@ -199,13 +212,17 @@ class Layers {
     // sums in memory.
     template <int R, class Done>
     NOINLINE static void tile(const uint8_t* rows, const float* scales, const Linear& linear, int row,
-                            int column, const Done& done) {
+                            int column, const Done& done, Ahead ahead) {
         const uint8_t* first = rows + static_cast<size_t>(row) * linear.inputs;
+        if constexpr (Done::ADDS) {
+            UNROLL
+            for (int r = 0; r < R; r++) done.fetch(row + r, column);
+        }
         if constexpr (!Done::IS_LONG) {
             UNROLL
             for (int block = 0; block < 4; block += S::BLOCKS) {
                 Ints sums[R][S::BLOCKS];
-                sum_up(first, linear, column + 16 * block, sums);
+                ahead = sum_up(first, linear, column + 16 * block, sums, ahead);
                 UNROLL
                 for (int r = 0; r < R; r++)
                     finish(sums[r], scales[row + r], linear, row + r, column + 16 * block, done);
@@ -215,7 +232,7 @@ class Layers {
             UNROLL
             for (int block = 0; block < 4; block += S::BLOCKS) {
                 Ints sums[R][S::BLOCKS];
-                sum_up(first, linear, column + 16 * block, sums);
+                ahead = sum_up(first, linear, column + 16 * block, sums, ahead);
                 UNROLL
                 for (int r = 0; r < R; r++) {
                     UNROLL
@@ -266,12 +283,19 @@ class Layers {
     template <class Done>
     static void product(const uint8_t* rows, const float* scales, int count, const Linear& linear,
                         const Done& done, int first_column, int end_column) {
+        const int tiles = (count + S::ROWS - 1) / S::ROWS;
         for (int column = first_column; column < end_column; column += 64) {
+            // Each tile fetches a share of the next columns' weights: those of a model are rarely in the
+            // core's own cache.
+            const size_t next = static_cast<size_t>(column + 64) * linear.inputs;
+            const size_t share = column + 64 < end_column ? 64 * S::BLOCKS / tiles : 0;
+            Ahead ahead{linear.weights + next, share};
+            const size_t all = share * (linear.inputs / 4) * (4 / S::BLOCKS);
             int row = 0;
-            for (; row + S::ROWS <= count; row += S::ROWS)
-                tile<S::ROWS>(rows, scales, linear, row, column, done);
+            for (; row + S::ROWS <= count; row += S::ROWS, ahead.weights += all)
+                tile<S::ROWS>(rows, scales, linear, row, column, done, ahead);
             with_count<S::ROWS - 1>(count - row, [&](auto left) {
-                tile<decltype(left)::value>(rows, scales, linear, row, column, done);
+                tile<decltype(left)::value>(rows, scales, linear, row, column, done, ahead);
             });
         }
     }
@@ -318,7 +342,7 @@ class Layers {
 
     // Takes queries, keys and values: bytes, with a scale for each head of each token.
     struct Heads {
-        static constexpr bool IS_LONG = true;
+        static constexpr bool IS_LONG = true, ADDS = false;
         const Shape& shape;
         const Buffers& b;
         int tokens, first;
@@ -358,9 +382,15 @@ class Layers {
 
     // Adds a product to the states.
     struct Residual {
-        static constexpr bool IS_LONG = false;
+        static constexpr bool IS_LONG = false, ADDS = true;
         float* states;
         int hidden;
+
+        INLINE void fetch(int row, int column) const {
+            const float* at = states + static_cast<size_t>(row) * hidden + column;
+            UNROLL
+            for (int j = 0; j < 4; j++) __builtin_prefetch(at + 16 * j, 1, 3);
+        }
 
         template <int N>
         INLINE void operator()(int row, int column, const Floats (&values)[N]) const {
@@ -373,7 +403,7 @@ class Layers {
 
     // GELU of a product, and the largest numbers of each row by lane.
     struct Activation {
-        static constexpr bool IS_LONG = true;
+        static constexpr bool IS_LONG = true, ADDS = false;
         float *to, *largest;
         int columns;
 
@@ -390,7 +420,7 @@ class Layers {
 
     // GELU of a product in place of the states.
     struct Gelu {
-        static constexpr bool IS_LONG = true;
+        static constexpr bool IS_LONG = true, ADDS = false;
         float* states;
         int hidden;
 
@@ -404,7 +434,7 @@ class Layers {
 
     // The largest number of each column over the tokens of a text.
     struct Largest {
-        static constexpr bool IS_LONG = false;
+        static constexpr bool IS_LONG = false, ADDS = false;
         float* words;
         int columns;
         const int* text_of;
