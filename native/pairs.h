@@ -237,13 +237,11 @@ class PairScan {
                    std::vector<PairHit>& hits) const {
         const Chunk& chunk = *chunks_[number];
         const size_t start = number * CHUNK_ROWS, to = std::min(CHUNK_ROWS, count_ - start);
-        const size_t part_bytes = part_ * 4 * GROUP_ROWS;
-        const size_t rest_bytes = (octets_ - part_) * 4 * GROUP_ROWS;
-        const uint8_t* rests = chunk.codes + CHUNK_GROUPS * part_bytes;
         const float distance = 2 - 2 * floor;  // squared
         const float farthest = std::sqrt(std::max(distance, 0.0f));
         const float root = std::sqrt(float(dim_));  // deviations are lengths divided by it
-        Tile part, whole;
+        ChunkScan scan{*kernels_, chunk, &rests_[start], {}, {}};
+        Tile &part = scan.part, &whole = scan.whole;
         part.numbers = &rounded_.numbers[first * rounded_.stride];
         whole.numbers = part.numbers + part_ * 8;
         part.stride = whole.stride = rounded_.stride;
@@ -263,32 +261,21 @@ class PairScan {
             whole.thresholds[i] = length * length - distance - ROUNDING;
             part.thresholds[i] = whole.thresholds[i] - rounding * longest_;
         }
-        const auto compare_group = kernels_->compare[size - 1];
         const auto dot = kernels().dot;
-        const size_t from = first + 1 > start ? (first + 1 - start) / GROUP_ROWS * GROUP_ROWS : 0;
-        size_t computed = 0;
-        Estimates estimates;
-        for (size_t at = from; at < to; at += GROUP_ROWS) {
-            const size_t group = at / GROUP_ROWS;
-            GroupFacts facts = {chunk.factors + at, chunk.deviations + at, &rests_[start + at],
-                                chunk.offsets + at};
-            if (!compare_group(chunk.codes + group * part_bytes, facts, part, estimates)) continue;
-            facts.lengths = chunk.lengths + at;
-            for (size_t i = 0; i < size; i++) {
-                if (!estimates.marks[i]) continue;
-                if (whole.octets && !kernels_->compare_rest(rests + group * rest_bytes, facts,
-                                                            whole, i, estimates))
-                    continue;
-                for (size_t r = 0; estimates.marks[i] >> r; r++) {
-                    const size_t left = first + i, right = start + at + r;
-                    if (!(estimates.marks[i] >> r & 1) || right <= left || right >= count_)
-                        continue;
-                    const float score = dot(rows_ + left * dim_, rows_ + right * dim_, dim_);
-                    if (score >= floor) hits.push_back({score, left, right});
-                    computed++;
-                }
+        const size_t from = first + 1 > start ? (first + 1 - start) / GROUP_ROWS : 0;
+        uint8_t groups[CHUNK_GROUPS];
+        size_t count = 0, computed = 0;
+        for (size_t group = from; group * GROUP_ROWS < to; group++) groups[count++] = uint8_t(group);
+        scan.run(groups, count, size, [&](size_t at, size_t i, unsigned marks, const Estimates&) {
+            const size_t left = first + i;
+            for (size_t r = 0; marks >> r; r++) {
+                const size_t right = start + at + r;
+                if (!(marks >> r & 1) || right <= left || right >= count_) continue;
+                const float score = dot(rows_ + left * dim_, rows_ + right * dim_, dim_);
+                if (score >= floor) hits.push_back({score, left, right});
+                computed++;
             }
-        }
+        });
         return computed;
     }
 };

@@ -323,14 +323,10 @@ class Codes {
                 is_wanted = r >= from && r < to && wanted.allowed[start + r];
             if (is_wanted) groups[count++] = uint8_t(group);
         }
-        const size_t part_bytes = part_ * 4 * GROUP_ROWS;
-        const size_t rest_bytes = (octets_ - part_) * 4 * GROUP_ROWS;
-        const uint8_t* rests = chunk.codes + CHUNK_GROUPS * part_bytes;
-        Estimates estimates;
+        ChunkScan scan{*kernels_, chunk, chunk.lengths, {}, {}};
+        Tile &part = scan.part, &whole = scan.whole;
         for (size_t q = begin; q < end; q += TILE) {
             const size_t size = std::min(TILE, end - q);
-            const auto compare_group = kernels_->compare[size - 1];
-            Tile part, whole;
             part.numbers = &queries.numbers[q * octets_ * 8];
             whole.numbers = part.numbers + part_ * 8;
             part.stride = whole.stride = octets_ * 8;
@@ -350,29 +346,17 @@ class Codes {
                                                   : queries.part_reaches[q + i];
                 part.thresholds[i] = whole.thresholds[i] = found[q + i - begin].threshold;
             }
-            for (size_t g = 0; g < count; g++) {
-                const size_t row = groups[g] * GROUP_ROWS;
-                const GroupFacts facts = {chunk.factors + row, chunk.deviations + row,
-                                          chunk.lengths + row, chunk.offsets + row};
-                if (!compare_group(chunk.codes + groups[g] * part_bytes, facts, part, estimates))
-                    continue;
-                for (size_t i = 0; i < size; i++) {
-                    if (!estimates.marks[i]) continue;
-                    if (whole.octets &&
-                        !kernels_->compare_rest(rests + groups[g] * rest_bytes, facts, whole, i,
-                                                estimates))
-                        continue;
-                    auto& candidates = found[q + i - begin];
-                    for (size_t r = 0; estimates.marks[i] >> r; r++) {
-                        if (!(estimates.marks[i] >> r & 1) || row + r < from || row + r >= to)
-                            continue;
-                        if (wanted.allowed && !wanted.allowed[start + row + r]) continue;
-                        candidates.offer(start + row + r, estimates.estimates[i][r],
-                                         estimates.highest[i][r], queries.scorers[q + i]);
-                    }
-                    part.thresholds[i] = whole.thresholds[i] = candidates.threshold;
+            scan.run(groups, count, size, [&](size_t row, size_t i, unsigned marks,
+                                              const Estimates& estimates) {
+                auto& candidates = found[q + i - begin];
+                for (size_t r = 0; marks >> r; r++) {
+                    if (!(marks >> r & 1) || row + r < from || row + r >= to) continue;
+                    if (wanted.allowed && !wanted.allowed[start + row + r]) continue;
+                    candidates.offer(start + row + r, estimates.estimates[r], estimates.highest[r],
+                                     queries.scorers[q + i]);
                 }
-            }
+                whole.thresholds[i] = candidates.threshold;
+            });
         }
     }
 

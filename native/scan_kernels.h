@@ -22,12 +22,13 @@ struct Tile {
     float scales[TILE], biases[TILE], reaches[TILE], length_reaches[TILE], thresholds[TILE];
 };
 
-// What is found of a group's rows.
+// Sums of a group's rows, by query.
+typedef int32_t Sums[TILE][GROUP_ROWS];
+
+// What is found of a group's rows for a query.
 struct Estimates {
-    int32_t sums[TILE][GROUP_ROWS];
-    float estimates[TILE][GROUP_ROWS];
-    float highest[TILE][GROUP_ROWS];
-    unsigned marks[TILE];  // bits of the rows whose score may reach the threshold
+    float estimates[GROUP_ROWS];
+    float highest[GROUP_ROWS];
 };
 
 // What is known of a group's rows.
@@ -35,11 +36,18 @@ struct GroupFacts {
     const float *factors, *deviations, *lengths, *offsets;
 };
 
-// Sums codes times a tile's numbers, and judges the sums; whether a row is marked.
-typedef bool (*CompareGroup)(const uint8_t* codes, const GroupFacts&, const Tile&, Estimates&);
-// Adds to the sums of query `q` of a tile, and judges them.
-typedef bool (*CompareRest)(const uint8_t* codes, const GroupFacts&, const Tile&, size_t q,
-                            Estimates&);
+// A group's codes of some numbers, and what is known of its rows and found.
+struct CodeGroup {
+    const uint8_t* codes;
+    GroupFacts facts;
+    Sums* sums;
+};
+// Sums the codes of two groups times a tile's numbers. Returns bits of the queries for which the score
+// of a row may reach the threshold; those of the second group are TILE bits higher.
+typedef unsigned (*CompareGroups)(const CodeGroup (&)[2], const Tile&);
+// Adds to the sums of query `q` of a tile, and estimates the scores. Returns bits of the rows whose score
+// may reach the threshold; those of the second group are GROUP_ROWS bits higher.
+typedef unsigned (*CompareRests)(const CodeGroup (&)[2], const Tile&, size_t q, Estimates (&)[2]);
 
 inline void add_products_base(const uint8_t* codes, size_t octets, const int8_t* numbers,
                               int32_t* sums) {
@@ -52,37 +60,50 @@ inline void add_products_base(const uint8_t* codes, size_t octets, const int8_t*
         }
 }
 
-inline bool judge_base(const GroupFacts& facts, const Tile& tile, size_t q, Estimates& found) {
-    found.marks[q] = 0;
+inline unsigned judge_base(const int32_t* sums, const GroupFacts& facts, const Tile& tile, size_t q,
+                           Estimates& found) {
+    unsigned marks = 0;
     for (size_t r = 0; r < GROUP_ROWS; r++) {
         const float product =
-            (tile.scales[q] * float(found.sums[q][r]) - tile.biases[q]) * tile.gain;
+            (tile.scales[q] * float(sums[r]) - tile.biases[q]) * tile.gain;
         const float estimate = facts.factors[r] * product + facts.offsets[r];
         const float highest = estimate + tile.reaches[q] * facts.deviations[r] +
                               tile.length_reaches[q] * facts.lengths[r];
-        found.estimates[q][r] = estimate;
-        found.highest[q][r] = highest;
-        found.marks[q] |= unsigned(highest >= tile.thresholds[q]) << r;
+        found.estimates[r] = estimate;
+        found.highest[r] = highest;
+        marks |= unsigned(highest >= tile.thresholds[q]) << r;
     }
-    return found.marks[q] != 0;
+    return marks;
+}
+
+// One group after the other.
+template <unsigned (*compare)(const CodeGroup&, const Tile&)>
+unsigned compare_each(const CodeGroup (&groups)[2], const Tile& tile) {
+    return compare(groups[0], tile) | compare(groups[1], tile) << TILE;
+}
+template <unsigned (*compare)(const CodeGroup&, const Tile&, size_t, Estimates&)>
+unsigned compare_each(const CodeGroup (&groups)[2], const Tile& tile, size_t q, Estimates (&found)[2]) {
+    return compare(groups[0], tile, q, found[0]) | compare(groups[1], tile, q, found[1]) << GROUP_ROWS;
 }
 
 template <int queries>
-bool compare_group_base(const uint8_t* codes, const GroupFacts& facts, const Tile& tile,
-                        Estimates& found) {
-    bool any = false;
+unsigned compare_group_base(const CodeGroup& group, const Tile& tile) {
+    Estimates found;
+    unsigned near = 0;
     for (int q = 0; q < queries; q++) {
-        std::memset(found.sums[q], 0, sizeof found.sums[q]);
-        add_products_base(codes, tile.octets, tile.numbers + q * tile.stride, found.sums[q]);
-        any |= judge_base(facts, tile, size_t(q), found);
+        int32_t* sums = (*group.sums)[q];
+        std::memset(sums, 0, sizeof *group.sums / TILE);
+        add_products_base(group.codes, tile.octets, tile.numbers + q * tile.stride, sums);
+        near |= unsigned(judge_base(sums, group.facts, tile, size_t(q), found) != 0) << q;
     }
-    return any;
+    return near;
 }
 
-inline bool compare_rest_base(const uint8_t* codes, const GroupFacts& facts, const Tile& tile,
-                              size_t q, Estimates& found) {
-    add_products_base(codes, tile.octets, tile.numbers + q * tile.stride, found.sums[q]);
-    return judge_base(facts, tile, q, found);
+inline unsigned compare_rest_base(const CodeGroup& group, const Tile& tile, size_t q, Estimates& found) {
+    int32_t sums[GROUP_ROWS];
+    std::memcpy(sums, (*group.sums)[q], sizeof sums);
+    add_products_base(group.codes, tile.octets, tile.numbers + q * tile.stride, sums);
+    return judge_base(sums, group.facts, tile, q, found);
 }
 
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -147,7 +168,7 @@ FLOWVEC_AVX2 FLOWVEC_INLINE void add_products_avx2(const uint8_t* codes, size_t 
 }
 
 FLOWVEC_AVX2 FLOWVEC_INLINE unsigned judge_avx2(__m256i sums, const GroupFacts& facts,
-                                                const Tile& tile, size_t q, Estimates& found) {
+                                                const Tile& tile, size_t q, Estimates* found) {
     const __m256 product = _mm256_mul_ps(
         _mm256_fmsub_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(tile.scales[q]),
                         _mm256_set1_ps(tile.biases[q])),
@@ -159,45 +180,56 @@ FLOWVEC_AVX2 FLOWVEC_INLINE unsigned judge_avx2(__m256i sums, const GroupFacts& 
     highest = _mm256_fmadd_ps(_mm256_set1_ps(tile.length_reaches[q]),
                               _mm256_loadu_ps(facts.lengths), highest);
     const __m256 is_near = _mm256_cmp_ps(highest, _mm256_set1_ps(tile.thresholds[q]), _CMP_GE_OQ);
-    const unsigned marks = unsigned(_mm256_movemask_ps(is_near));
-    found.marks[q] = marks;
-    if (marks) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(found.sums[q]), sums);
-        _mm256_storeu_ps(found.estimates[q], estimate);
-        _mm256_storeu_ps(found.highest[q], highest);
+    if (found) {
+        _mm256_storeu_ps(found->estimates, estimate);
+        _mm256_storeu_ps(found->highest, highest);
     }
-    return marks;
+    return unsigned(_mm256_movemask_ps(is_near));
 }
 
 template <int queries>
-FLOWVEC_AVX2 bool compare_group_avx2(const uint8_t* codes, const GroupFacts& facts,
-                                     const Tile& tile, Estimates& found) {
+FLOWVEC_AVX2 unsigned compare_group_avx2(const CodeGroup& group, const Tile& tile) {
     __m256i sums[queries];
 #pragma GCC unroll 4
     for (int q = 0; q < queries; q++) sums[q] = _mm256_setzero_si256();
-    add_products_avx2<queries>(codes, tile.octets, tile.numbers, tile.stride, sums);
-    unsigned any = 0;
+    add_products_avx2<queries>(group.codes, tile.octets, tile.numbers, tile.stride, sums);
+    unsigned near = 0;
 #pragma GCC unroll 4
-    for (int q = 0; q < queries; q++) any |= judge_avx2(sums[q], facts, tile, size_t(q), found);
-    return any != 0;
+    for (int q = 0; q < queries; q++) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>((*group.sums)[q]), sums[q]);
+        near |= unsigned(judge_avx2(sums[q], group.facts, tile, size_t(q), nullptr) != 0) << q;
+    }
+    return near;
 }
 
-FLOWVEC_AVX2 inline bool compare_rest_avx2(const uint8_t* codes, const GroupFacts& facts,
-                                           const Tile& tile, size_t q, Estimates& found) {
-    __m256i sums[1] = {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(found.sums[q]))};
-    add_products_avx2<1>(codes, tile.octets, tile.numbers + q * tile.stride, tile.stride, sums);
-    return judge_avx2(sums[0], facts, tile, q, found) != 0;
+FLOWVEC_AVX2 inline unsigned compare_rest_avx2(const CodeGroup& group, const Tile& tile, size_t q,
+                                               Estimates& found) {
+    __m256i sums[1] = {_mm256_loadu_si256(reinterpret_cast<const __m256i*>((*group.sums)[q]))};
+    add_products_avx2<1>(group.codes, tile.octets, tile.numbers + q * tile.stride, tile.stride,
+                         sums);
+    return judge_avx2(sums[0], group.facts, tile, q, &found);
+}
+
+// A register has the rows of two groups.
+FLOWVEC_VNNI FLOWVEC_INLINE __m512i join(__m256i first, __m256i second) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+}
+FLOWVEC_VNNI FLOWVEC_INLINE __m512 join(const float* first, const float* second) {
+    return _mm512_castsi512_ps(join(_mm256_castps_si256(_mm256_loadu_ps(first)),
+                                    _mm256_castps_si256(_mm256_loadu_ps(second))));
 }
 
 // Multiplies four bytes of each row with four of a query, and adds the products to sums.
-FLOWVEC_VNNI FLOWVEC_INLINE void add_four_vnni(__m256i codes, const int8_t* numbers,
-                                               __m256i& sums) {
+FLOWVEC_VNNI FLOWVEC_INLINE void add_four_vnni(__m512i codes, const int8_t* numbers,
+                                               __m512i& sums) {
 #ifdef __clang__
-    sums = _mm256_dpbusd_epi32(sums, codes, four_numbers(numbers));
+    int32_t word;
+    std::memcpy(&word, numbers, sizeof word);
+    sums = _mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(word));
 #else
     // One instruction, which takes them from memory. Of the intrinsic gcc makes three.
     typedef int32_t __attribute__((may_alias)) Word;
-    __asm__("vpdpbusd %2%{1to8%}, %1, %0"
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
             : "+v"(sums)
             : "v"(codes), "m"(*reinterpret_cast<const Word*>(numbers)));
 #endif
@@ -205,64 +237,109 @@ FLOWVEC_VNNI FLOWVEC_INLINE void add_four_vnni(__m256i codes, const int8_t* numb
 
 // A sum has two parts, since an addition waits for the one before it.
 template <int queries>
-FLOWVEC_VNNI FLOWVEC_INLINE void add_octet_vnni(const uint8_t* codes, const int8_t* numbers,
-                                                size_t stride, __m256i (&sums)[queries],
-                                                __m256i (&others)[queries]) {
-    const __m256i low = _mm256_set1_epi8(15);
-    const __m256i both = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes));
-    const __m256i first = _mm256_and_si256(both, low);
-    const __m256i second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+FLOWVEC_VNNI FLOWVEC_INLINE void add_octet_vnni(const CodeGroup (&groups)[2], size_t octet,
+                                                const int8_t* numbers, size_t stride,
+                                                __m512i (&sums)[2][queries]) {
+    const auto load = [&](int i) __attribute__((always_inline, target("avx512f"))) {
+        return _mm256_load_si256(
+            reinterpret_cast<const __m256i*>(groups[i].codes + octet * 4 * GROUP_ROWS));
+    };
+    const __m512i low = _mm512_set1_epi8(15);
+    const __m512i both = join(load(0), load(1));
+    const __m512i first = _mm512_and_si512(both, low);
+    const __m512i second = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
 #pragma GCC unroll 4
     for (int q = 0; q < queries; q++) {
-        add_four_vnni(first, numbers + q * stride, sums[q]);
-        add_four_vnni(second, numbers + q * stride + 4, others[q]);
+        add_four_vnni(first, numbers + q * stride + octet * 8, sums[0][q]);
+        add_four_vnni(second, numbers + q * stride + octet * 8 + 4, sums[1][q]);
     }
 }
 
+// Adds the products to sums.
 template <int queries>
-FLOWVEC_VNNI FLOWVEC_INLINE void add_products_vnni(const uint8_t* codes, size_t octets,
+FLOWVEC_VNNI FLOWVEC_INLINE void add_products_vnni(const CodeGroup (&groups)[2], size_t octets,
                                                    const int8_t* numbers, size_t stride,
-                                                   __m256i (&sums)[queries]) {
-    __m256i others[queries];
+                                                   __m512i (&sums)[queries]) {
+    __m512i even[2][queries], odd[2][queries];
 #pragma GCC unroll 4
-    for (int q = 0; q < queries; q++) others[q] = _mm256_setzero_si256();
+    for (int q = 0; q < queries; q++) {
+        even[0][q] = sums[q];
+        even[1][q] = odd[0][q] = odd[1][q] = _mm512_setzero_si512();
+    }
     size_t octet = 0;
     for (; octet + 2 <= octets; octet += 2) {
-        _mm_prefetch(reinterpret_cast<const char*>(codes + octet * 32 + AHEAD), _MM_HINT_T0);
-        add_octet_vnni(codes + octet * 32, numbers + octet * 8, stride, sums, others);
-        add_octet_vnni(codes + octet * 32 + 32, numbers + octet * 8 + 8, stride, sums, others);
+        for (const CodeGroup& group : groups)
+            _mm_prefetch(reinterpret_cast<const char*>(group.codes + octet * 32 + AHEAD),
+                         _MM_HINT_T0);
+        add_octet_vnni(groups, octet, numbers, stride, even);
+        add_octet_vnni(groups, octet + 1, numbers, stride, odd);
     }
-    if (octet < octets)
-        add_octet_vnni(codes + octet * 32, numbers + octet * 8, stride, sums, others);
+    if (octet < octets) add_octet_vnni(groups, octet, numbers, stride, even);
 #pragma GCC unroll 4
-    for (int q = 0; q < queries; q++) sums[q] = _mm256_add_epi32(sums[q], others[q]);
+    for (int q = 0; q < queries; q++)
+        sums[q] = _mm512_add_epi32(_mm512_add_epi32(even[0][q], even[1][q]),
+                                   _mm512_add_epi32(odd[0][q], odd[1][q]));
+}
+
+FLOWVEC_VNNI FLOWVEC_INLINE unsigned judge_vnni(__m512i sums, const CodeGroup (&groups)[2],
+                                                const Tile& tile, size_t q, Estimates* found) {
+    const GroupFacts &a = groups[0].facts, &b = groups[1].facts;
+    const __m512 product = _mm512_mul_ps(
+        _mm512_fmsub_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(tile.scales[q]),
+                        _mm512_set1_ps(tile.biases[q])),
+        _mm512_set1_ps(tile.gain));
+    const __m512 estimate = _mm512_fmadd_ps(product, join(a.factors, b.factors),
+                                            join(a.offsets, b.offsets));
+    __m512 highest = _mm512_fmadd_ps(_mm512_set1_ps(tile.reaches[q]),
+                                     join(a.deviations, b.deviations), estimate);
+    highest = _mm512_fmadd_ps(_mm512_set1_ps(tile.length_reaches[q]), join(a.lengths, b.lengths),
+                              highest);
+    if (found) {
+        const auto store = [](float* first, float* second, __m512 x)
+            __attribute__((always_inline, target("avx512f"))) {
+            _mm256_storeu_ps(first, _mm512_castps512_ps256(x));
+            _mm256_storeu_pd(reinterpret_cast<double*>(second),
+                             _mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
+        };
+        store(found[0].estimates, found[1].estimates, estimate);
+        store(found[0].highest, found[1].highest, highest);
+    }
+    return _mm512_cmp_ps_mask(highest, _mm512_set1_ps(tile.thresholds[q]), _CMP_GE_OQ);
 }
 
 template <int queries>
-FLOWVEC_VNNI bool compare_group_vnni(const uint8_t* codes, const GroupFacts& facts,
-                                     const Tile& tile, Estimates& found) {
-    __m256i sums[queries];
+FLOWVEC_VNNI unsigned compare_groups_vnni(const CodeGroup (&groups)[2], const Tile& tile) {
+    __m512i sums[queries];
 #pragma GCC unroll 4
-    for (int q = 0; q < queries; q++) sums[q] = _mm256_setzero_si256();
-    add_products_vnni<queries>(codes, tile.octets, tile.numbers, tile.stride, sums);
-    unsigned any = 0;
+    for (int q = 0; q < queries; q++) sums[q] = _mm512_setzero_si512();
+    add_products_vnni<queries>(groups, tile.octets, tile.numbers, tile.stride, sums);
+    unsigned near = 0;
 #pragma GCC unroll 4
-    for (int q = 0; q < queries; q++) any |= judge_avx2(sums[q], facts, tile, size_t(q), found);
-    return any != 0;
+    for (int q = 0; q < queries; q++) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>((*groups[0].sums)[q]),
+                            _mm512_castsi512_si256(sums[q]));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>((*groups[1].sums)[q]),
+                            _mm512_extracti64x4_epi64(sums[q], 1));
+        const unsigned marks = judge_vnni(sums[q], groups, tile, size_t(q), nullptr);
+        near |= unsigned((marks & 255) != 0) << q | unsigned(marks >> 8 != 0) << (TILE + q);
+    }
+    return near;
 }
 
-FLOWVEC_VNNI inline bool compare_rest_vnni(const uint8_t* codes, const GroupFacts& facts,
-                                           const Tile& tile, size_t q, Estimates& found) {
-    __m256i sums[1] = {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(found.sums[q]))};
-    add_products_vnni<1>(codes, tile.octets, tile.numbers + q * tile.stride, tile.stride, sums);
-    return judge_avx2(sums[0], facts, tile, q, found) != 0;
+FLOWVEC_VNNI inline unsigned compare_rests_vnni(const CodeGroup (&groups)[2], const Tile& tile,
+                                                size_t q, Estimates (&found)[2]) {
+    const auto* first = reinterpret_cast<const __m256i*>((*groups[0].sums)[q]);
+    const auto* second = reinterpret_cast<const __m256i*>((*groups[1].sums)[q]);
+    __m512i sums[1] = {join(_mm256_loadu_si256(first), _mm256_loadu_si256(second))};
+    add_products_vnni<1>(groups, tile.octets, tile.numbers + q * tile.stride, tile.stride, sums);
+    return judge_vnni(sums[0], groups, tile, q, found);
 }
 #endif
 
 struct ScanKernels {
     const char* name;
-    CompareGroup compare[TILE];  // by how many queries there are
-    CompareRest compare_rest;
+    CompareGroups compare[TILE];  // by how many queries there are
+    CompareRests compare_rests;
     decltype(&rotate_and_encode) encode;
 };
 
@@ -272,9 +349,9 @@ inline void encode_base(const Rotation& rotation, const float* rows, size_t dim,
     rotate_and_encode(rotation, rows, dim, centre, squared, part, numbers, chunk, group, first,
                       last);
 }
-const ScanKernels scan_kernels_base = {"base", {compare_group_base<1>, compare_group_base<2>,
-                                        compare_group_base<3>, compare_group_base<4>},
-                                       compare_rest_base, encode_base};
+const ScanKernels scan_kernels_base = {"base", {compare_each<compare_group_base<1>>, compare_each<compare_group_base<2>>,
+                                        compare_each<compare_group_base<3>>, compare_each<compare_group_base<4>>},
+                                       compare_each<compare_rest_base>, encode_base};
 
 #if defined(__GNUC__) && defined(__x86_64__)
 FLOWVEC_AVX2 inline void encode_avx2(const Rotation& rotation, const float* rows, size_t dim,
@@ -284,13 +361,13 @@ FLOWVEC_AVX2 inline void encode_avx2(const Rotation& rotation, const float* rows
     rotate_and_encode(rotation, rows, dim, centre, squared, part, numbers, chunk, group, first,
                       last);
 }
-const ScanKernels scan_kernels_avx2 = {"avx2", {compare_group_avx2<1>, compare_group_avx2<2>,
-                                        compare_group_avx2<3>, compare_group_avx2<4>},
-                                       compare_rest_avx2, encode_avx2};
+const ScanKernels scan_kernels_avx2 = {"avx2", {compare_each<compare_group_avx2<1>>, compare_each<compare_group_avx2<2>>,
+                                        compare_each<compare_group_avx2<3>>, compare_each<compare_group_avx2<4>>},
+                                       compare_each<compare_rest_avx2>, encode_avx2};
 const ScanKernels scan_kernels_vnni = {"avx512_vnni",
-                                       {compare_group_vnni<1>, compare_group_vnni<2>,
-                                        compare_group_vnni<3>, compare_group_vnni<4>},
-                                       compare_rest_vnni, encode_avx2};
+                                       {compare_groups_vnni<1>, compare_groups_vnni<2>,
+                                        compare_groups_vnni<3>, compare_groups_vnni<4>},
+                                       compare_rests_vnni, encode_avx2};
 #endif
 
 #ifdef FLOWVEC_NEON
@@ -311,29 +388,37 @@ FLOWVEC_NEON inline void add_products_neon(const uint8_t* codes, size_t octets,
     }
 }
 
-FLOWVEC_NEON inline bool add_and_judge_neon(const uint8_t* codes, const GroupFacts& facts,
-                                            const Tile& tile, size_t q, Estimates& found) {
-    int32x4_t sums[2] = {vld1q_s32(found.sums[q]), vld1q_s32(found.sums[q] + 4)};
-    add_products_neon(codes, tile.octets, tile.numbers + q * tile.stride, sums);
-    vst1q_s32(found.sums[q], sums[0]);
-    vst1q_s32(found.sums[q] + 4, sums[1]);
-    return judge_base(facts, tile, q, found);
+FLOWVEC_NEON inline unsigned add_and_judge_neon(const CodeGroup& group, const Tile& tile, size_t q,
+                                                int32_t* all, Estimates& found) {
+    int32x4_t sums[2] = {vld1q_s32(all), vld1q_s32(all + 4)};
+    add_products_neon(group.codes, tile.octets, tile.numbers + q * tile.stride, sums);
+    vst1q_s32(all, sums[0]);
+    vst1q_s32(all + 4, sums[1]);
+    return judge_base(all, group.facts, tile, q, found);
 }
 
 template <int queries>
-FLOWVEC_NEON bool compare_group_neon(const uint8_t* codes, const GroupFacts& facts,
-                                     const Tile& tile, Estimates& found) {
-    bool any = false;
+FLOWVEC_NEON unsigned compare_group_neon(const CodeGroup& group, const Tile& tile) {
+    Estimates found;
+    unsigned near = 0;
     for (int q = 0; q < queries; q++) {
-        std::memset(found.sums[q], 0, sizeof found.sums[q]);
-        any |= add_and_judge_neon(codes, facts, tile, size_t(q), found);
+        int32_t* sums = (*group.sums)[q];
+        std::memset(sums, 0, sizeof *group.sums / TILE);
+        near |= unsigned(add_and_judge_neon(group, tile, size_t(q), sums, found) != 0) << q;
     }
-    return any;
+    return near;
+}
+
+FLOWVEC_NEON inline unsigned compare_rest_neon(const CodeGroup& group, const Tile& tile, size_t q,
+                                               Estimates& found) {
+    int32_t sums[GROUP_ROWS];
+    std::memcpy(sums, (*group.sums)[q], sizeof sums);
+    return add_and_judge_neon(group, tile, q, sums, found);
 }
 const ScanKernels scan_kernels_neon = {"arm_dotprod",
-                                       {compare_group_neon<1>, compare_group_neon<2>,
-                                        compare_group_neon<3>, compare_group_neon<4>},
-                                       add_and_judge_neon, encode_base};
+                                       {compare_each<compare_group_neon<1>>, compare_each<compare_group_neon<2>>,
+                                        compare_each<compare_group_neon<3>>, compare_each<compare_group_neon<4>>},
+                                       compare_each<compare_rest_neon>, encode_base};
 #endif
 
 // The best of this processor.
@@ -348,5 +433,63 @@ inline const ScanKernels& scan_kernels() {
         default: return scan_kernels_base;
     }
 }
+
+// Which rows of a chunk may reach a threshold of some queries. The first part of their numbers is
+// compared with all groups, then the rest with those that are near by it, so that no group's sums wait
+// for the decision about another.
+struct ChunkScan {
+    const ScanKernels& kernels;
+    const Chunk& chunk;
+    const float* part_lengths;  // of the chunk's rows
+    Tile part, whole;
+
+    // `found(row, query, marks, estimates)` gets the first row of a group, a query, and bits of the rows
+    // that may reach the threshold; it may raise that of `whole`.
+    template <class Found>
+    void run(const uint8_t* groups, size_t count, size_t queries, const Found& found) const {
+        const size_t part_bytes = part.octets * 4 * GROUP_ROWS;
+        const size_t rest_bytes = whole.octets * 4 * GROUP_ROWS;
+        const uint8_t* rests = chunk.codes + CHUNK_GROUPS * part_bytes;
+        const auto compare = kernels.compare[queries - 1];
+        Sums sums[CHUNK_GROUPS];
+        uint8_t near[TILE][CHUNK_GROUPS + 1];  // there is a place for the next one
+        size_t nears[TILE] = {};
+        const auto first = [&](size_t i) -> CodeGroup {
+            const size_t row = groups[i] * GROUP_ROWS;
+            return {chunk.codes + groups[i] * part_bytes, facts(row, part_lengths), &sums[i]};
+        };
+        const auto rest = [&](size_t i) -> CodeGroup {
+            const size_t row = groups[i] * GROUP_ROWS;
+            return {rests + groups[i] * rest_bytes, facts(row, chunk.lengths), &sums[i]};
+        };
+        for (size_t i = 0; i < count; i += 2) {
+            const bool is_pair = i + 1 < count;
+            const unsigned marks = compare({first(i), first(i + is_pair)}, part);
+            for (size_t q = 0; q < queries; q++) {
+                near[q][nears[q]] = uint8_t(i);
+                nears[q] += marks >> q & 1;
+                near[q][nears[q]] = uint8_t(i + 1);
+                nears[q] += marks >> (TILE + q) & is_pair;
+            }
+        }
+        Estimates estimates[2];
+        for (size_t q = 0; q < queries; q++) {
+            for (size_t n = 0; n < nears[q]; n += 2) {
+                const bool is_pair = n + 1 < nears[q];
+                const size_t i = near[q][n], j = near[q][n + is_pair];
+                const unsigned marks = kernels.compare_rests({rest(i), rest(j)}, whole, q, estimates);
+                constexpr unsigned all = (1u << GROUP_ROWS) - 1;
+                if (marks & all) found(groups[i] * GROUP_ROWS, q, marks & all, estimates[0]);
+                if (is_pair && marks >> GROUP_ROWS)
+                    found(groups[j] * GROUP_ROWS, q, marks >> GROUP_ROWS, estimates[1]);
+            }
+        }
+    }
+
+  private:
+    GroupFacts facts(size_t row, const float* lengths) const {
+        return {chunk.factors + row, chunk.deviations + row, lengths + row, chunk.offsets + row};
+    }
+};
 
 }  // namespace flowvec
