@@ -24,6 +24,8 @@ ENCODER = ROOT / "runtime" / "flowvec" / "native" / ENCODER_NAME
 
 # For gcc and clang.
 FLAGS = ["-std=c++17", "-O3", "-DNDEBUG", "-fvisibility=hidden"]
+# gcc warns of its own intrinsics.
+QUIET = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]
 
 
 def build() -> list[Path]:
@@ -73,7 +75,7 @@ def _build_hnsw() -> Path:
     else:
         # -g0 and the prefix map keep the build's folder out of the library.
         compiling = [*FLAGS, "-pthread", "-g0"]
-        compiling.append("-Wno-unused-function")  # hnswlib.h has some
+        compiling += [*QUIET, "-Wno-unused-function"]  # hnswlib.h has some
         compiling.append(f"-ffile-prefix-map={ROOT}=.")
         linking = ["-pthread", "-Wl,-s"] if sys.platform == "linux" and not flags else ["-pthread"]
     extension = Extension(
@@ -121,7 +123,7 @@ def _build_encoder() -> Path:
                 # No contraction: products and sums are fused where the source says so, everywhere.
                 flags = [*FLAGS, "-pthread", "-ffp-contract=off", "-g0"]
                 flags.append(f"-ffile-prefix-map={ROOT}=.")
-                flags += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # of gcc's intrinsics
+                flags += QUIET
                 others = os.environ.get("HNSW_FLAGS", "").split()
                 linking = ["-pthread"]
                 if sys.platform == "linux" and not others:

@@ -39,6 +39,7 @@ struct GroupFacts {
 // A group's codes of some numbers, and what is known of its rows and found.
 struct CodeGroup {
     const uint8_t* codes;
+    const uint8_t* ahead;  // codes that are compared soon, which are brought into the cache
     GroupFacts facts;
     Sums* sums;
 };
@@ -109,9 +110,6 @@ inline unsigned compare_rest_base(const CodeGroup& group, const Tile& tile, size
 #if defined(__GNUC__) && defined(__x86_64__)
 // 15 * 127 twice in each of 8 sums: the most that 16 bits hold.
 constexpr size_t OCTETS_IN_16_BITS = 4;
-// How far ahead codes are asked for: the processor itself looks no further than a page.
-constexpr size_t AHEAD = 2048;
-
 FLOWVEC_AVX2 FLOWVEC_INLINE __m256i four_numbers(const int8_t* numbers) {
     int32_t word;
     std::memcpy(&word, numbers, sizeof word);
@@ -138,17 +136,19 @@ FLOWVEC_AVX2 FLOWVEC_INLINE void add_octet_avx2(const uint8_t* codes, const int8
 }
 
 template <int queries>
-FLOWVEC_AVX2 FLOWVEC_INLINE void add_products_avx2(const uint8_t* codes, size_t octets,
+FLOWVEC_AVX2 FLOWVEC_INLINE void add_products_avx2(const CodeGroup& group, size_t octets,
                                                    const int8_t* numbers, size_t stride,
                                                    __m256i (&sums)[queries]) {
+    const uint8_t* codes = group.codes;
     const __m256i ones = _mm256_set1_epi16(1);
     size_t octet = 0;
     for (; octet + OCTETS_IN_16_BITS <= octets; octet += OCTETS_IN_16_BITS) {
         __m256i parts[queries];
 #pragma GCC unroll 4
         for (int q = 0; q < queries; q++) parts[q] = _mm256_setzero_si256();
-        _mm_prefetch(reinterpret_cast<const char*>(codes + octet * 32 + AHEAD), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(codes + octet * 32 + AHEAD + 64), _MM_HINT_T0);
+        const char* ahead = reinterpret_cast<const char*>(group.ahead + octet * 32);
+        _mm_prefetch(ahead, _MM_HINT_T0);
+        _mm_prefetch(ahead + 64, _MM_HINT_T0);
 #pragma GCC unroll 4
         for (size_t i = 0; i < OCTETS_IN_16_BITS; i++)
             add_octet_avx2(codes + (octet + i) * 32, numbers + (octet + i) * 8, stride, parts);
@@ -192,7 +192,7 @@ FLOWVEC_AVX2 unsigned compare_group_avx2(const CodeGroup& group, const Tile& til
     __m256i sums[queries];
 #pragma GCC unroll 4
     for (int q = 0; q < queries; q++) sums[q] = _mm256_setzero_si256();
-    add_products_avx2<queries>(group.codes, tile.octets, tile.numbers, tile.stride, sums);
+    add_products_avx2<queries>(group, tile.octets, tile.numbers, tile.stride, sums);
     unsigned near = 0;
 #pragma GCC unroll 4
     for (int q = 0; q < queries; q++) {
@@ -205,8 +205,7 @@ FLOWVEC_AVX2 unsigned compare_group_avx2(const CodeGroup& group, const Tile& til
 FLOWVEC_AVX2 inline unsigned compare_rest_avx2(const CodeGroup& group, const Tile& tile, size_t q,
                                                Estimates& found) {
     __m256i sums[1] = {_mm256_loadu_si256(reinterpret_cast<const __m256i*>((*group.sums)[q]))};
-    add_products_avx2<1>(group.codes, tile.octets, tile.numbers + q * tile.stride, tile.stride,
-                         sums);
+    add_products_avx2<1>(group, tile.octets, tile.numbers + q * tile.stride, tile.stride, sums);
     return judge_avx2(sums[0], group.facts, tile, q, &found);
 }
 
@@ -269,8 +268,7 @@ FLOWVEC_VNNI FLOWVEC_INLINE void add_products_vnni(const CodeGroup (&groups)[2],
     size_t octet = 0;
     for (; octet + 2 <= octets; octet += 2) {
         for (const CodeGroup& group : groups)
-            _mm_prefetch(reinterpret_cast<const char*>(group.codes + octet * 32 + AHEAD),
-                         _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char*>(group.ahead + octet * 32), _MM_HINT_T0);
         add_octet_vnni(groups, octet, numbers, stride, even);
         add_octet_vnni(groups, octet + 1, numbers, stride, odd);
     }
@@ -456,11 +454,12 @@ struct ChunkScan {
         size_t nears[TILE] = {};
         const auto first = [&](size_t i) -> CodeGroup {
             const size_t row = groups[i] * GROUP_ROWS;
-            return {chunk.codes + groups[i] * part_bytes, facts(row, part_lengths), &sums[i]};
+            const uint8_t* codes = chunk.codes + groups[i] * part_bytes;
+            return {codes, codes + AHEAD, facts(row, part_lengths), &sums[i]};
         };
-        const auto rest = [&](size_t i) -> CodeGroup {
-            const size_t row = groups[i] * GROUP_ROWS;
-            return {rests + groups[i] * rest_bytes, facts(row, chunk.lengths), &sums[i]};
+        const auto rest = [&](size_t i, size_t after) -> CodeGroup {
+            return {rests + groups[i] * rest_bytes, rests + groups[after] * rest_bytes,
+                    facts(groups[i] * GROUP_ROWS, chunk.lengths), &sums[i]};
         };
         for (size_t i = 0; i < count; i += 2) {
             const bool is_pair = i + 1 < count;
@@ -476,8 +475,11 @@ struct ChunkScan {
         for (size_t q = 0; q < queries; q++) {
             for (size_t n = 0; n < nears[q]; n += 2) {
                 const bool is_pair = n + 1 < nears[q];
-                const size_t i = near[q][n], j = near[q][n + is_pair];
-                const unsigned marks = kernels.compare_rests({rest(i), rest(j)}, whole, q, estimates);
+                const size_t i = near[q][n], j = near[q][n + is_pair], last = nears[q] - 1;
+                const size_t after = near[q][std::min(n + 2, last)];
+                const size_t second = near[q][std::min(n + 3, last)];
+                const unsigned marks =
+                    kernels.compare_rests({rest(i, after), rest(j, second)}, whole, q, estimates);
                 constexpr unsigned all = (1u << GROUP_ROWS) - 1;
                 if (marks & all) found(groups[i] * GROUP_ROWS, q, marks & all, estimates[0]);
                 if (is_pair && marks >> GROUP_ROWS)
@@ -487,6 +489,9 @@ struct ChunkScan {
     }
 
   private:
+    // How far ahead codes are asked for: the processor itself looks no further than a page.
+    static constexpr size_t AHEAD = 2048;
+
     GroupFacts facts(size_t row, const float* lengths) const {
         return {chunk.factors + row, chunk.deviations + row, lengths + row, chunk.offsets + row};
     }
