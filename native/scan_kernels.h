@@ -347,9 +347,12 @@ inline void encode_base(const Rotation& rotation, const float* rows, size_t dim,
     rotate_and_encode(rotation, rows, dim, centre, squared, part, numbers, chunk, group, first,
                       last);
 }
-const ScanKernels scan_kernels_base = {"base", {compare_each<compare_group_base<1>>, compare_each<compare_group_base<2>>,
-                                        compare_each<compare_group_base<3>>, compare_each<compare_group_base<4>>},
-                                       compare_each<compare_rest_base>, encode_base};
+const ScanKernels scan_kernels_base = {
+    "base",
+    {compare_each<compare_group_base<1>>, compare_each<compare_group_base<2>>,
+     compare_each<compare_group_base<3>>, compare_each<compare_group_base<4>>},
+    compare_each<compare_rest_base>,
+    encode_base};
 
 #if defined(__GNUC__) && defined(__x86_64__)
 FLOWVEC_AVX2 inline void encode_avx2(const Rotation& rotation, const float* rows, size_t dim,
@@ -359,13 +362,18 @@ FLOWVEC_AVX2 inline void encode_avx2(const Rotation& rotation, const float* rows
     rotate_and_encode(rotation, rows, dim, centre, squared, part, numbers, chunk, group, first,
                       last);
 }
-const ScanKernels scan_kernels_avx2 = {"avx2", {compare_each<compare_group_avx2<1>>, compare_each<compare_group_avx2<2>>,
-                                        compare_each<compare_group_avx2<3>>, compare_each<compare_group_avx2<4>>},
-                                       compare_each<compare_rest_avx2>, encode_avx2};
-const ScanKernels scan_kernels_vnni = {"avx512_vnni",
-                                       {compare_groups_vnni<1>, compare_groups_vnni<2>,
-                                        compare_groups_vnni<3>, compare_groups_vnni<4>},
-                                       compare_rests_vnni, encode_avx2};
+const ScanKernels scan_kernels_avx2 = {
+    "avx2",
+    {compare_each<compare_group_avx2<1>>, compare_each<compare_group_avx2<2>>,
+     compare_each<compare_group_avx2<3>>, compare_each<compare_group_avx2<4>>},
+    compare_each<compare_rest_avx2>,
+    encode_avx2};
+const ScanKernels scan_kernels_vnni = {
+    "avx512_vnni",
+    {compare_groups_vnni<1>, compare_groups_vnni<2>, compare_groups_vnni<3>,
+     compare_groups_vnni<4>},
+    compare_rests_vnni,
+    encode_avx2};
 #endif
 
 #ifdef FLOWVEC_NEON
@@ -413,10 +421,12 @@ FLOWVEC_NEON inline unsigned compare_rest_neon(const CodeGroup& group, const Til
     std::memcpy(sums, (*group.sums)[q], sizeof sums);
     return add_and_judge_neon(group, tile, q, sums, found);
 }
-const ScanKernels scan_kernels_neon = {"arm_dotprod",
-                                       {compare_each<compare_group_neon<1>>, compare_each<compare_group_neon<2>>,
-                                        compare_each<compare_group_neon<3>>, compare_each<compare_group_neon<4>>},
-                                       compare_each<compare_rest_neon>, encode_base};
+const ScanKernels scan_kernels_neon = {
+    "arm_dotprod",
+    {compare_each<compare_group_neon<1>>, compare_each<compare_group_neon<2>>,
+     compare_each<compare_group_neon<3>>, compare_each<compare_group_neon<4>>},
+    compare_each<compare_rest_neon>,
+    encode_base};
 #endif
 
 // The best of this processor.
