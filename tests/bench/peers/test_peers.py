@@ -138,6 +138,8 @@ def test_a_model_with_own_layers_is_not_raced_by_peers_that_only_pool(
     forms = make_forms(trained, tmp_path, 64, computes=())
     assert sorted(forms.paths) == ["bundle", "older", "source"]
     assert forms.max_length == 64
+    # What an export adds by itself is what the row "flowvec" runs.
+    assert "int8-native" in Bundle.load(forms.paths["bundle"]).variants
     options = {"max_length": forms.max_length, "dim": forms.dim, "threads": 2}
     peers = [FLOWVEC["flowvec-float32"], HERE, PEERS["fastembed"]]
     race_result = race(peers, forms.paths, options, TEXTS, tmp_path, rounds=1)
