@@ -1,15 +1,16 @@
 // Codes of vectors: four bits for each number, which a scan compares with queries many times faster
 // than it would compare the vectors.
 //
-// The mean of the first vectors is subtracted from all, since texts have much in common. This
-// changes dot products with a query by the same number for all rows. A vector is then rotated at
-// random, so that its numbers look like those of a normal distribution, whatever the data. Each
+// The mean of some vectors is subtracted from all, since texts have much in common. This changes dot
+// products with a query by the same number for all rows. A vector is then rotated (see Frame), so that
+// its numbers look like those of a normal distribution, whatever the data. Each
 // number x becomes one of 16 levels -7.5, -6.5, ... 7.5, times a step of the row's own: the one
 // that keeps the vector's direction best. A dot product with the levels l is turned into one with
 // the vector by the factor |x|^2 / <x, l>, which is right in the mean, as in RaBitQ (Gao and Long
 // 2024, arXiv 2405.12497; Gao et al. 2024, arXiv 2409.09913).
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -21,17 +22,19 @@
 
 namespace flowvec {
 
-// Rows of a group, whose codes lie beside each other: a register has one number of each.
-constexpr size_t GROUP_ROWS = 8;
+// Rows of a group, whose codes lie beside each other: a register of 512 bits has four of each.
+constexpr size_t GROUP_ROWS = 16;
 // Rows of a chunk: its codes stay in a core's cache while many queries are compared with them.
 constexpr size_t CHUNK_ROWS = 512;
 constexpr size_t CHUNK_GROUPS = CHUNK_ROWS / GROUP_ROWS;
 constexpr int LEVELS = 16;
 constexpr float MIDDLE = 7.5f;  // the level of code 0 is -MIDDLE
 
-// A number of each row of a group.
+// Rows that are encoded together, half of a group.
+constexpr size_t ENCODED_ROWS = 8;
+// A number of each.
 struct Group8 {
-    float row[GROUP_ROWS];
+    float row[ENCODED_ROWS];
 };
 
 // An orthogonal matrix that looks random: a permutation, signs and Hadamard transforms, three
@@ -83,14 +86,14 @@ class Rotation {
         product = x * factor;
     }
     static FLOWVEC_INLINE void multiply(const Group8& x, float factor, Group8& product) {
-        for (size_t r = 0; r < GROUP_ROWS; r++) product.row[r] = x.row[r] * factor;
+        for (size_t r = 0; r < ENCODED_ROWS; r++) product.row[r] = x.row[r] * factor;
     }
     static FLOWVEC_INLINE void butterfly(float& a, float& b) {
         const float sum = a + b, difference = a - b;
         a = sum, b = difference;
     }
     static FLOWVEC_INLINE void butterfly(Group8& a, Group8& b) {
-        for (size_t r = 0; r < GROUP_ROWS; r++) butterfly(a.row[r], b.row[r]);
+        for (size_t r = 0; r < ENCODED_ROWS; r++) butterfly(a.row[r], b.row[r]);
     }
     template <typename Number>
     FLOWVEC_INLINE void transform(Number* numbers) const {
@@ -102,42 +105,105 @@ class Rotation {
     }
 };
 
-// What a scan needs to know of the rows of a chunk, and their codes. The score of row r is estimated
-// as factors[r] * <query, levels> + offsets[r].
+// How vectors are shifted and turned before they are encoded.
 //
-// All of it is one block of bytes, in memory of its own or in a mapped file.
-struct Chunk {
-    std::unique_ptr<uint8_t[]> memory;  // null for a mapped one
-    float* factors;
-    // The standard deviation of an estimate from the score, for a query of length 1.
-    float* deviations;
-    float* lengths;  // of the vectors, or twice that
-    float* offsets;
-    uint8_t* codes;  // of its groups, one after another
+// Without a basis they are rotated at random, and the first `part` octets of numbers tell a share of a
+// product. With one, the first octets are of its first rows, which have most of the vectors' variance,
+// and the others say how much is missing at most: less, so more rows are known to be far away. Both
+// parts are rotated at random, each by itself.
+struct Frame {
+    size_t dim, part;
+    std::vector<float> centre;
+    std::vector<float> basis;  // an orthogonal matrix (dim, dim), or nothing
+    Rotation first, rest;      // `rest` only with a basis
 
-    static constexpr size_t FACTS_BYTES = 4 * CHUNK_ROWS * sizeof(float);
+    Frame(size_t dim, uint64_t seed, size_t part, const float* centre, const float* basis)
+        : dim(dim), part(part), centre(centre, centre + dim),
+          basis(basis ? std::vector<float>(basis, basis + dim * dim) : std::vector<float>()),
+          first(basis ? part * 8 : dim, seed), rest(basis ? dim - part * 8 : 1, seed) {}
 
-    static size_t bytes(size_t octets) {
-        return FACTS_BYTES + CHUNK_GROUPS * octets * 4 * GROUP_ROWS;
+    // Of one vector, or of several beside each other. `room` is for as many numbers.
+    template <typename Number>
+    FLOWVEC_INLINE void turn(Number* numbers, Number* room) const {
+        if (basis.empty()) {
+            first.turn(numbers, room);
+            return;
+        }
+        std::memcpy(room, numbers, dim * sizeof(Number));
+        multiply(room, numbers);
+        first.turn(numbers, room);
+        rest.turn(numbers + part * 8, room);
     }
-
-    // Of zeros, in memory of its own.
-    explicit Chunk(size_t octets) : memory(new uint8_t[bytes(octets) + 63]()) {
-        const auto address = reinterpret_cast<uintptr_t>(memory.get());
-        place(memory.get() + (63 - (address + 63) % 64));
-    }
-    // Nothing is written into a mapped chunk, which is full.
-    explicit Chunk(const uint8_t* mapped) { place(const_cast<uint8_t*>(mapped)); }
-
-    const uint8_t* block() const { return reinterpret_cast<const uint8_t*>(factors); }
 
   private:
-    void place(uint8_t* block) {
-        factors = reinterpret_cast<float*>(block);
-        deviations = factors + CHUNK_ROWS;
-        lengths = deviations + CHUNK_ROWS;
-        offsets = lengths + CHUNK_ROWS;
-        codes = block + FACTS_BYTES;
+    void multiply(const float* numbers, float* products) const {
+        const auto dot = kernels().dot;
+        for (size_t i = 0; i < dim; i++) products[i] = dot(&basis[i * dim], numbers, dim);
+    }
+    FLOWVEC_INLINE void multiply(const Group8* numbers, Group8* products) const {
+        // Eight products at once, since an addition waits for the one before it.
+        for (size_t first = 0; first < dim; first += 8) {
+            const size_t count = std::min<size_t>(8, dim - first);
+            const float* axes[8];
+            for (size_t i = 0; i < 8; i++) axes[i] = &basis[(first + std::min(i, count - 1)) * dim];
+            Group8 sums[8] = {};
+            for (size_t j = 0; j < dim; j++)
+#pragma GCC unroll 8
+                for (size_t i = 0; i < 8; i++)
+#pragma GCC unroll 1
+                    for (size_t r = 0; r < ENCODED_ROWS; r++)
+                        sums[i].row[r] += axes[i][j] * numbers[j].row[r];
+            std::memcpy(products + first, sums, count * sizeof(Group8));
+        }
+    }
+};
+
+// What a scan knows of a group's rows, and then their codes of the first part of the numbers. The score
+// of row r is estimated as factors[r] * <query, levels> + offsets[r].
+struct GroupFacts {
+    float factors[GROUP_ROWS];
+    // The standard deviation of an estimate from the score, for a query of length 1.
+    float deviations[GROUP_ROWS];
+    float offsets[GROUP_ROWS];
+    // How much the first part may miss, for a query of length 1; or the lengths without a basis.
+    float reaches[GROUP_ROWS];
+};
+// What it needs seldom, and then the codes of the other numbers.
+struct MoreFacts {
+    float lengths[GROUP_ROWS];  // of the vectors, or twice that
+};
+
+// Codes of rows: the facts and codes of the first part of all groups, then those of the rest. It is one
+// block of bytes, in memory of its own or in a mapped file.
+//
+// An octet of a group's codes has 4 bytes of each row: byte j of octet o has number 8 o + j in the low
+// half, and number 8 o + 4 + j in its high half.
+struct Chunk {
+    static constexpr size_t OCTET_BYTES = 4 * GROUP_ROWS;
+
+    std::unique_ptr<uint8_t[]> memory;  // null for a mapped one
+    size_t part_bytes, rest_bytes;      // of a group
+    uint8_t* block;
+
+    static size_t bytes(size_t octets) {
+        return CHUNK_GROUPS * (sizeof(GroupFacts) + sizeof(MoreFacts) + octets * OCTET_BYTES);
+    }
+
+    // In memory of its own, and of zeros; or mapped, then nothing is written, for it is full.
+    Chunk(size_t octets, size_t part, const uint8_t* mapped)
+        : part_bytes(sizeof(GroupFacts) + part * OCTET_BYTES),
+          rest_bytes(sizeof(MoreFacts) + (octets - part) * OCTET_BYTES),
+          block(const_cast<uint8_t*>(mapped)) {
+        if (mapped) return;
+        memory.reset(new uint8_t[bytes(octets) + 63]());
+        block = memory.get() + (63 - (reinterpret_cast<uintptr_t>(memory.get()) + 63) % 64);
+    }
+
+    GroupFacts& facts(size_t group) const {
+        return *reinterpret_cast<GroupFacts*>(block + group * part_bytes);
+    }
+    MoreFacts& more(size_t group) const {
+        return *reinterpret_cast<MoreFacts*>(block + CHUNK_GROUPS * part_bytes + group * rest_bytes);
     }
 };
 
@@ -169,73 +235,88 @@ FLOWVEC_INLINE int code_of(float x) {
     return code < 0 ? 0 : code > LEVELS - 1 ? LEVELS - 1 : code;
 }
 
-// Codes of rows `first` to before `last` of a group, whose numbers are rotated. Behind the last
-// number are zeros, up to a multiple of 8.
-//
-// A register of a group's codes has 4 bytes of each row: byte j of octet o has number 8 o + j in
-// the low half, and number 8 o + 4 + j in its high half. The first `part` octets of all groups lie
-// in front of the others, which a scan seldom needs.
-FLOWVEC_INLINE void encode_group(const Group8* numbers, size_t dim, bool squared, size_t part,
-                                 Chunk& chunk, size_t group, size_t first, size_t last) {
-    const size_t octets = (dim + 7) / 8;
-    float largest[GROUP_ROWS] = {}, inverse[GROUP_ROWS], best[GROUP_ROWS] = {};
-    float chosen[GROUP_ROWS], products[GROUP_ROWS] = {}, lengths[GROUP_ROWS] = {};
+// Codes of rows `first` to before `last` of eight rows of a chunk, whose numbers are turned. Behind the
+// last number are zeros, up to a multiple of 8.
+FLOWVEC_INLINE void encode_rows(const Group8* numbers, const Frame& frame, bool squared, Chunk& chunk,
+                                size_t eight, size_t first, size_t last) {
+    const size_t dim = frame.dim, part = frame.part, octets = (dim + 7) / 8;
+    float largest[ENCODED_ROWS] = {}, inverse[ENCODED_ROWS], best[ENCODED_ROWS] = {};
+    float chosen[ENCODED_ROWS], products[ENCODED_ROWS] = {};
     for (size_t i = 0; i < dim; i++)
-        for (size_t r = 0; r < GROUP_ROWS; r++) {
+        for (size_t r = 0; r < ENCODED_ROWS; r++) {
             const float x = std::fabs(numbers[i].row[r]);
             largest[r] = x > largest[r] ? x : largest[r];
         }
-    for (size_t r = 0; r < GROUP_ROWS; r++) {
+    for (size_t r = 0; r < ENCODED_ROWS; r++) {
         if (!(largest[r] > SMALLEST)) largest[r] = 0;
         chosen[r] = largest[r] > 0 ? MIDDLE / largest[r] : 0;
     }
-    // Loops over the rows of a group that are not unrolled become one instruction for all rows.
+    // Loops over the rows that are not unrolled become one instruction for all of them.
     for (const float share : SHARES) {
-        float dots[GROUP_ROWS] = {}, squares[GROUP_ROWS] = {};
-        for (size_t r = 0; r < GROUP_ROWS; r++)
+        float dots[ENCODED_ROWS] = {}, levels[ENCODED_ROWS] = {};
+        for (size_t r = 0; r < ENCODED_ROWS; r++)
             inverse[r] = largest[r] > 0 ? MIDDLE / (largest[r] * share) : 0;
         for (size_t i = 0; i < dim; i++)
 #pragma GCC unroll 1
-            for (size_t r = 0; r < GROUP_ROWS; r++) {
+            for (size_t r = 0; r < ENCODED_ROWS; r++) {
                 // In units of the step: from -7.5 to 7.5.
                 const float x = numbers[i].row[r] * inverse[r];
                 const float level = float(code_of(x)) - MIDDLE;
                 dots[r] += x * level;
-                squares[r] += level * level;
+                levels[r] += level * level;
             }
-        for (size_t r = 0; r < GROUP_ROWS; r++) {
+        for (size_t r = 0; r < ENCODED_ROWS; r++) {
             // The square of the cosine, but for the vector's length, which is the same for all.
             const float unit = dots[r] / (inverse[r] > 0 ? inverse[r] * largest[r] : 1.0f);
-            const float cosine = unit * unit / squares[r];
+            const float cosine = unit * unit / levels[r];
             if (cosine > best[r]) {
                 best[r] = cosine, chosen[r] = inverse[r];
-                products[r] = dots[r], lengths[r] = squares[r];
+                products[r] = dots[r];
             }
         }
     }
-    float norms[GROUP_ROWS] = {};  // squared, in units of the step
-    for (size_t i = 0; i < dim; i++)
+    // Squared, in units of the step, of the first part and of the rest: lengths, and the errors.
+    float norms[2][ENCODED_ROWS] = {}, errors[2][ENCODED_ROWS] = {}, factors[ENCODED_ROWS];
+    for (size_t behind = 0; behind < 2; behind++)
+        for (size_t i = behind ? part * 8 : 0; i < (behind ? dim : std::min(dim, part * 8)); i++)
 #pragma GCC unroll 1
-        for (size_t r = 0; r < GROUP_ROWS; r++) {
-            const float x = numbers[i].row[r] * chosen[r];
-            norms[r] += x * x;
-        }
+            for (size_t r = 0; r < ENCODED_ROWS; r++) {
+                const float x = numbers[i].row[r] * chosen[r];
+                norms[behind][r] += x * x;
+            }
+    for (size_t r = 0; r < ENCODED_ROWS; r++)
+        factors[r] = products[r] > 0 ? (norms[0][r] + norms[1][r]) / products[r] : 0;
+    for (size_t behind = 0; behind < 2; behind++)
+        for (size_t i = behind ? part * 8 : 0; i < (behind ? dim : std::min(dim, part * 8)); i++)
+#pragma GCC unroll 1
+            for (size_t r = 0; r < ENCODED_ROWS; r++) {
+                const float x = numbers[i].row[r] * chosen[r];
+                const float error = x - factors[r] * (float(code_of(x)) - MIDDLE);
+                errors[behind][r] += error * error;
+            }
+    const size_t group = eight * ENCODED_ROWS / GROUP_ROWS;
+    GroupFacts& facts = chunk.facts(group);
+    MoreFacts& more = chunk.more(group);
+    const bool has_basis = !frame.basis.empty();
     for (size_t r = first; r < last; r++) {
-        const size_t row = group * GROUP_ROWS + r;
+        const size_t row = eight * ENCODED_ROWS % GROUP_ROWS + r;
         const bool is_zero = !(products[r] > 0);
+        const float norm = norms[0][r] + norms[1][r];
         const float step = is_zero ? 0 : 1 / chosen[r];
-        const float factor = is_zero ? 0 : norms[r] / products[r];
-        const float rest = factor * factor * lengths[r] - norms[r];
-        const float twice = squared ? 2.0f : 1.0f;  // |q - x|^2 = |q|^2 - (2 <q, x> - |x|^2)
-        chunk.factors[row] = twice * step * factor;
-        chunk.deviations[row] = twice * step * std::sqrt((rest > 0 ? rest : 0) / float(dim));
-        chunk.lengths[row] = twice * step * std::sqrt(norms[r]);
-        chunk.offsets[row] = squared ? -step * step * norms[r] : 0;
+        // Of a number of the first part, which may have most of a query, or of any one.
+        float error = (errors[0][r] + errors[1][r]) / float(dim);
+        if (has_basis) error = std::max(error, errors[0][r] / float(part * 8));
+        const float unit = (squared ? 2.0f : 1.0f) * step;  // |q - x|^2 = |q|^2 - (2 <q, x> - |x|^2)
+        facts.factors[row] = unit * factors[r];
+        facts.deviations[row] = unit * std::sqrt(error);
+        facts.offsets[row] = squared ? -step * step * norm : 0;
+        facts.reaches[row] = unit * std::sqrt(has_basis ? norms[1][r] : norm);
+        more.lengths[row] = unit * std::sqrt(norm);
         for (size_t octet = 0; octet < octets; octet++) {
-            size_t place = group * part + octet;
-            if (octet >= part)
-                place = CHUNK_GROUPS * part + group * (octets - part) + octet - part;
-            uint8_t* codes = chunk.codes + (place * GROUP_ROWS + r) * 4;
+            uint8_t* of_part = octet < part ? reinterpret_cast<uint8_t*>(&facts + 1)
+                                            : reinterpret_cast<uint8_t*>(&more + 1);
+            const size_t place = octet < part ? octet : octet - part;
+            uint8_t* codes = of_part + (place * GROUP_ROWS + row) * 4;
             for (size_t j = 0; j < 4; j++) {
                 int halves[2];
                 for (size_t high = 0; high < 2; high++) {
@@ -247,19 +328,18 @@ FLOWVEC_INLINE void encode_group(const Group8* numbers, size_t dim, bool squared
     }
 }
 
-// Rotates and encodes rows `first` to before `last` of a group; `rows[0]` is row `first`. `numbers`
-// is room for two times as many numbers as the codes have.
-FLOWVEC_INLINE void rotate_and_encode(const Rotation& rotation, const float* rows, size_t dim,
-                                      const float* centre, bool squared, size_t part,
-                                      Group8* numbers, Chunk& chunk, size_t group, size_t first,
-                                      size_t last) {
-    const size_t octets = (dim + 7) / 8;
-    for (size_t i = 0; i < octets * 8; i++)
-        for (size_t r = 0; r < GROUP_ROWS; r++)
+// Turns and encodes rows `first` to before `last` of eight rows of a chunk; `rows[0]` is row `first`.
+// `numbers` is room for two times as many numbers as the codes have.
+FLOWVEC_INLINE void turn_and_encode(const Frame& frame, const float* rows, bool squared,
+                                    Group8* numbers, Chunk& chunk, size_t eight, size_t first,
+                                    size_t last) {
+    const size_t dim = frame.dim, width = (dim + 7) / 8 * 8;
+    for (size_t i = 0; i < width; i++)
+        for (size_t r = 0; r < ENCODED_ROWS; r++)
             numbers[i].row[r] = i < dim && r >= first && r < last
-                                    ? rows[(r - first) * dim + i] - centre[i] : 0;
-    rotation.turn(numbers, numbers + octets * 8);
-    encode_group(numbers, dim, squared, part, chunk, group, first, last);
+                                    ? rows[(r - first) * dim + i] - frame.centre[i] : 0;
+    frame.turn(numbers, numbers + width);
+    encode_rows(numbers, frame, squared, chunk, eight, first, last);
 }
 
 }  // namespace flowvec

@@ -286,12 +286,10 @@ FLOWVEC_API int flowvec_hnsw_codes_sizes(const flowvec::Codes* codes, uint64_t* 
     });
 }
 
-// What was subtracted from all vectors: as many numbers as they have.
-FLOWVEC_API int flowvec_hnsw_codes_centre(const flowvec::Codes* codes, float* centre) {
-    return guarded([&] {
-        const auto numbers = codes->centre();
-        std::copy(numbers.begin(), numbers.end(), centre);
-    });
+// How vectors are turned: see flowvec::Frame. The basis may be null.
+FLOWVEC_API int flowvec_hnsw_codes_begin(flowvec::Codes* codes, const float* centre,
+                                         const float* basis, size_t part) {
+    return guarded([&] { codes->begin(centre, basis, part); });
 }
 
 FLOWVEC_API int flowvec_hnsw_codes_copy(const flowvec::Codes* codes, size_t first, size_t count,
@@ -300,8 +298,8 @@ FLOWVEC_API int flowvec_hnsw_codes_copy(const flowvec::Codes* codes, size_t firs
 }
 
 FLOWVEC_API int flowvec_hnsw_codes_map(flowvec::Codes* codes, const uint8_t* blocks, size_t stride,
-                                       size_t count, const float* centre) {
-    return guarded([&] { codes->map(blocks, stride, count, centre); });
+                                       size_t count) {
+    return guarded([&] { codes->map(blocks, stride, count); });
 }
 
 // Checksums of blocks of a multiple of 8 bytes, each of which begins with a number of its own.
@@ -337,12 +335,13 @@ FLOWVEC_API int flowvec_hnsw_codes_search(const flowvec::Codes* codes, const flo
 
 // --- pairs: see pairs.h --------------------------------------------------------------------------
 
-// The rows must stay where they are.
+// The rows must stay where they are. For the frame, see flowvec::Frame.
 FLOWVEC_API int flowvec_hnsw_pairs_create(const float* rows, size_t count, size_t dim,
+                                          const float* centre, const float* basis, size_t part,
                                           flowvec::PairScan** result) {
     return guarded([&] {
         check_sizes(dim, 2);
-        *result = new flowvec::PairScan(rows, count, dim);
+        *result = new flowvec::PairScan(rows, count, dim, centre, basis, part);
     });
 }
 

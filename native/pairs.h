@@ -46,29 +46,28 @@ struct RoundedRows {
           lengths(count), roundings(count), rests(count) {}
 };
 
-// Rotates a group of rows, encodes it and rounds it. Behind the last number of `group` are zeros,
-// and `room` is for as many. `rests` gets the lengths of codes behind the first part, as factors.
-FLOWVEC_INLINE void add_group(const Rotation& rotation, const float* rows, size_t count, size_t dim,
-                              const float* centre, size_t part, Group8* numbers, Chunk& chunk,
-                              size_t group, size_t row, RoundedRows& rounded, float* rests) {
-    const size_t width = rounded.stride;
-    rotate_and_encode(rotation, rows, dim, centre, true, part, numbers, chunk, group, 0, count);
-    float largest[GROUP_ROWS] = {}, scales[GROUP_ROWS], inverse[GROUP_ROWS];
-    float squares[2][GROUP_ROWS] = {}, lost[GROUP_ROWS] = {};
-    int sums[2][GROUP_ROWS] = {};
+// Turns up to eight rows, encodes them and rounds them. The group's `reaches` become lengths of codes behind the first
+// part, as factors are.
+FLOWVEC_INLINE void add_rows(const Frame& frame, const float* rows, size_t count, Group8* numbers,
+                             Chunk& chunk, size_t eight, size_t row, RoundedRows& rounded) {
+    const size_t width = rounded.stride, dim = frame.dim, part = frame.part;
+    turn_and_encode(frame, rows, true, numbers, chunk, eight, 0, count);
+    float largest[ENCODED_ROWS] = {}, scales[ENCODED_ROWS], inverse[ENCODED_ROWS];
+    float squares[2][ENCODED_ROWS] = {}, lost[ENCODED_ROWS] = {};
+    int sums[2][ENCODED_ROWS] = {};
     for (size_t i = 0; i < dim; i++)
-        for (size_t r = 0; r < GROUP_ROWS; r++) {
+        for (size_t r = 0; r < ENCODED_ROWS; r++) {
             const float x = std::fabs(numbers[i].row[r]);
             largest[r] = x > largest[r] ? x : largest[r];
         }
-    for (size_t r = 0; r < GROUP_ROWS; r++) {
+    for (size_t r = 0; r < ENCODED_ROWS; r++) {
         scales[r] = largest[r] > SMALLEST ? largest[r] / 127 : 0;
         inverse[r] = scales[r] > 0 ? 1 / scales[r] : 0;
     }
     for (size_t behind = 0; behind < 2; behind++)
         for (size_t i = behind ? 8 * part : 0; i < (behind ? width : 8 * part); i++)
 #pragma GCC unroll 1
-            for (size_t r = 0; r < GROUP_ROWS; r++) {
+            for (size_t r = 0; r < ENCODED_ROWS; r++) {
                 const float x = numbers[i].row[r];
                 const int number = int(x * inverse[r] + 128.5f) - 128;  // from -127 to 127
                 const float loss = x - scales[r] * float(number);
@@ -77,7 +76,10 @@ FLOWVEC_INLINE void add_group(const Rotation& rotation, const float* rows, size_
                 sums[behind][r] += number;
                 numbers[i].row[r] = float(number);
             }
-    const uint8_t* codes = chunk.codes + (CHUNK_GROUPS * part + group * (width / 8 - part)) * 32;
+    const size_t first = eight * ENCODED_ROWS % GROUP_ROWS;  // its row in the group
+    GroupFacts& facts = chunk.facts(eight * ENCODED_ROWS / GROUP_ROWS);
+    const auto* codes =
+        reinterpret_cast<const uint8_t*>(&chunk.more(eight * ENCODED_ROWS / GROUP_ROWS) + 1);
     for (size_t r = 0; r < count; r++) {
         int8_t* own = &rounded.numbers[(row + r) * width];
         for (size_t i = 0; i < width; i++) own[i] = int8_t(numbers[i].row[r]);
@@ -91,34 +93,32 @@ FLOWVEC_INLINE void add_group(const Rotation& rotation, const float* rows, size_
         float levels = 0;
         for (size_t octet = 0; octet < width / 8 - part; octet++)
             for (size_t j = 0; j < 4; j++) {
-                const uint8_t pair = codes[(octet * GROUP_ROWS + r) * 4 + j];
+                const uint8_t pair = codes[(octet * GROUP_ROWS + first + r) * 4 + j];
                 const float low = float(pair & 15) - MIDDLE, high = float(pair >> 4) - MIDDLE;
                 levels += low * low + high * high;
             }
-        rests[r] = chunk.factors[group * GROUP_ROWS + r] * std::sqrt(levels);
+        facts.reaches[first + r] = facts.factors[first + r] * std::sqrt(levels);
     }
 }
 
-inline void add_group_base(const Rotation& rotation, const float* rows, size_t count, size_t dim,
-                           const float* centre, size_t part, Group8* numbers, Chunk& chunk,
-                           size_t group, size_t row, RoundedRows& rounded, float* rests) {
-    add_group(rotation, rows, count, dim, centre, part, numbers, chunk, group, row, rounded, rests);
+inline void add_rows_base(const Frame& frame, const float* rows, size_t count, Group8* numbers,
+                          Chunk& chunk, size_t eight, size_t row, RoundedRows& rounded) {
+    add_rows(frame, rows, count, numbers, chunk, eight, row, rounded);
 }
 #if defined(__GNUC__) && defined(__x86_64__)
-FLOWVEC_AVX2 inline void add_group_avx2(const Rotation& rotation, const float* rows, size_t count,
-                                        size_t dim, const float* centre, size_t part,
-                                        Group8* numbers, Chunk& chunk, size_t group, size_t row,
-                                        RoundedRows& rounded, float* rests) {
-    add_group(rotation, rows, count, dim, centre, part, numbers, chunk, group, row, rounded, rests);
+FLOWVEC_AVX2 inline void add_rows_avx2(const Frame& frame, const float* rows, size_t count,
+                                       Group8* numbers, Chunk& chunk, size_t eight, size_t row,
+                                       RoundedRows& rounded) {
+    add_rows(frame, rows, count, numbers, chunk, eight, row, rounded);
 }
 #endif
 
 // The best of this processor, as for `kernels`.
-inline decltype(&add_group_base) add_group_kernel() {
+inline decltype(&add_rows_base) add_rows_kernel() {
 #if defined(__GNUC__) && defined(__x86_64__)
-    if (std::strcmp(kernels().name, "base")) return add_group_avx2;
+    if (std::strcmp(kernels().name, "base")) return add_rows_avx2;
 #endif
-    return add_group_base;
+    return add_rows_base;
 }
 
 // The k best pairs of those that are offered, in any order and by any number of threads.
@@ -161,37 +161,26 @@ class BestPairs {
 // Rows of length 1 or 0, which stay where they are, and their codes. One thread at a time.
 class PairScan {
   public:
-    PairScan(const float* rows, size_t count, size_t dim)
+    PairScan(const float* rows, size_t count, size_t dim, const float* centre, const float* basis,
+             size_t part)
         : rows_(rows), count_(count), dim_(dim), octets_((dim + 7) / 8),
-          // Three quarters of the numbers tell of nearly all pairs that they are far away.
-          part_(octets_ < LEAST_DIVIDED ? octets_ : octets_ * 3 / 4 / 4 * 4), rotation_(dim, 0),
-          centre_(dim), rounded_(count, octets_ * 8),
-          rests_((count + GROUP_ROWS - 1) / GROUP_ROWS * GROUP_ROWS) {
-        const size_t averaged = std::min(count, MOST_AVERAGED);
-        std::vector<double> sums(dim);
-        for (size_t row = 0; row < averaged; row++)
-            for (size_t i = 0; i < dim; i++) sums[i] += rows[row * dim + i];
-        for (size_t i = 0; i < dim; i++) {
-            centre_[i] = float(sums[i] / double(std::max<size_t>(averaged, 1)));
-            longest_ += centre_[i] * centre_[i];
-        }
-        longest_ = 2 * (1 + std::sqrt(longest_));
+          frame_(dim, 0, part, centre, basis), rounded_(count, octets_ * 8) {
+        longest_ = 2 * (1 + std::sqrt(kernels().dot(centre, centre, dim)));
     }
 
     // Encodes more rows.
     void add(size_t count, size_t threads) {
         const size_t end = std::min(count_, encoded_ + count);
         while (chunks_.size() * CHUNK_ROWS < end)
-            chunks_.emplace_back(new Chunk(octets_));
-        const auto add = add_group_kernel();
+            chunks_.emplace_back(new Chunk(octets_, frame_.part, nullptr));
+        const auto add = add_rows_kernel();
         const size_t first = encoded_ / CHUNK_ROWS;
         in_threads(chunks_.size() - first, threads, [&](size_t task) {
             std::vector<Group8> numbers(2 * octets_ * 8);
             const size_t last = std::min(end, (first + task + 1) * CHUNK_ROWS);
-            for (size_t row = (first + task) * CHUNK_ROWS; row < last; row += GROUP_ROWS)
-                add(rotation_, rows_ + row * dim_, std::min(GROUP_ROWS, last - row), dim_,
-                    centre_.data(), part_, numbers.data(), *chunks_[first + task],
-                    row % CHUNK_ROWS / GROUP_ROWS, row, rounded_, &rests_[row]);
+            for (size_t row = (first + task) * CHUNK_ROWS; row < last; row += ENCODED_ROWS)
+                add(frame_, rows_ + row * dim_, std::min(ENCODED_ROWS, last - row), numbers.data(),
+                    *chunks_[first + task], row % CHUNK_ROWS / ENCODED_ROWS, row, rounded_);
         });
         encoded_ = end;
     }
@@ -217,16 +206,11 @@ class PairScan {
     }
 
   private:
-    static constexpr size_t MOST_AVERAGED = 10000;
-    // Vectors of fewer octets are compared at once.
-    static constexpr size_t LEAST_DIVIDED = 20;
 
     const float* rows_;
-    size_t count_, dim_, octets_, part_;  // `part_` octets are compared first
-    Rotation rotation_;
-    std::vector<float> centre_;
+    size_t count_, dim_, octets_;
+    Frame frame_;
     RoundedRows rounded_;
-    std::vector<float> rests_;  // lengths of codes behind the first part
     std::vector<std::unique_ptr<Chunk>> chunks_;
     size_t encoded_ = 0;
     float longest_ = 0;  // 2 |x'| is not longer
@@ -240,14 +224,14 @@ class PairScan {
         const float distance = 2 - 2 * floor;  // squared
         const float farthest = std::sqrt(std::max(distance, 0.0f));
         const float root = std::sqrt(float(dim_));  // deviations are lengths divided by it
-        ChunkScan scan{*kernels_, chunk, &rests_[start], {}, {}};
+        const Chunk* next = number + 1 < chunks_.size() ? chunks_[number + 1].get() : nullptr;
+        ChunkScan scan{*kernels_, chunk, next, {}, {}};
         Tile &part = scan.part, &whole = scan.whole;
         part.numbers = &rounded_.numbers[first * rounded_.stride];
-        whole.numbers = part.numbers + part_ * 8;
+        whole.numbers = part.numbers + frame_.part * 8;
         part.stride = whole.stride = rounded_.stride;
-        part.octets = part_;
-        whole.octets = octets_ - part_;
-        part.gain = whole.gain = 1;
+        part.octets = frame_.part;
+        whole.octets = octets_ - frame_.part;
         for (size_t i = 0; i < size; i++) {
             const size_t row = first + i;
             const float length = rounded_.lengths[row], rounding = rounded_.roundings[row];

@@ -123,11 +123,17 @@ struct Wanted {
 // Codes of vectors. Any number of threads may scan them; rows are added by one thread at a time.
 class Codes {
   public:
+    // Before rows are added, `begin` must be called.
     Codes(size_t dim, bool squared, uint64_t seed)
-        : dim_(dim), octets_((dim + 7) / 8), squared_(squared), rotation_(dim, seed),
-          centre_(dim) {
-        // Half of the numbers tells that nearly all rows are far away.
-        part_ = octets_ < LEAST_DIVIDED ? octets_ : octets_ / 2 / 4 * 4;
+        : dim_(dim), octets_((dim + 7) / 8), squared_(squared), seed_(seed) {}
+
+    // Says how vectors are turned; there must be no rows. The first part is of so many octets.
+    void begin(const float* centre, const float* basis, size_t part) {
+        const std::unique_lock<std::shared_mutex> lock(mutex_);
+        if (rows_) throw ArgumentError("there are rows");
+        if (!part || part > octets_ || (basis && part * 8 >= dim_))
+            throw ArgumentError("the first part has no numbers, or too many");
+        frame_.reset(new Frame(dim_, seed_, part, centre, basis));
     }
 
     size_t rows() const {
@@ -144,29 +150,22 @@ class Codes {
     size_t chunk_bytes() const {
         return Chunk::bytes(octets_);
     }
-    std::vector<float> centre() const {
-        const std::shared_lock<std::shared_mutex> lock(mutex_);
-        return centre_;
-    }
-
     // Copies whole chunks, one after another.
     void copy(size_t first, size_t count, uint8_t* bytes) const {
         const std::shared_lock<std::shared_mutex> lock(mutex_);
         if (first > rows_ / CHUNK_ROWS || count > rows_ / CHUNK_ROWS - first)
             throw ArgumentError("there are fewer whole chunks");
         for (size_t i = 0; i < count; i++)
-            std::memcpy(bytes + i * chunk_bytes(), chunks_[first + i]->block(), chunk_bytes());
+            std::memcpy(bytes + i * chunk_bytes(), chunks_[first + i]->block, chunk_bytes());
     }
 
-    // Uses the whole chunks of a mapped file for the first rows. They were made with this centre, and
+    // Uses the whole chunks of a mapped file for the first rows. They were made with this frame, and
     // begin at multiples of 64 bytes. When this returns, no search uses earlier ones.
-    void map(const uint8_t* blocks, size_t stride, size_t count, const float* centre) {
+    void map(const uint8_t* blocks, size_t stride, size_t count) {
         const std::unique_lock<std::shared_mutex> lock(mutex_);
+        if (!frame_) throw ArgumentError("it is not known how vectors are turned");
         std::vector<std::unique_ptr<Chunk>> mapped;
-        for (size_t i = 0; i < count; i++) mapped.emplace_back(new Chunk(blocks + i * stride));
-        if (!rows_ && count) centre_.assign(centre, centre + dim_);
-        if (std::memcmp(centre, centre_.data(), dim_ * sizeof(float)))
-            throw ArgumentError("these codes have another centre");
+        for (size_t i = 0; i < count; i++) mapped.emplace_back(new Chunk(octets_, frame_->part, blocks + i * stride));
         if (chunks_.size() < count) chunks_.resize(count);
         std::move(mapped.begin(), mapped.end(), chunks_.begin());
         rows_ = std::max(rows_, count * CHUNK_ROWS);
@@ -175,28 +174,31 @@ class Codes {
     // Adds rows; false if one is so long that estimates may be infinite.
     bool add(const float* vectors, size_t count, size_t threads) {
         const std::unique_lock<std::shared_mutex> lock(mutex_);
+        if (!count) return true;
+        if (!frame_) throw ArgumentError("it is not known how vectors are turned");
         const size_t end = rows_ + count;
-        if (!rows_ && count) centre_ = mean_of(vectors, count);
-        while (chunks_.size() * CHUNK_ROWS < end) chunks_.emplace_back(new Chunk(octets_));
-        const size_t first_group = rows_ / GROUP_ROWS;
-        const size_t groups = count ? (end - 1) / GROUP_ROWS + 1 - first_group : 0;
-        // A task is some groups: each has memory for a group's numbers.
-        const size_t tasks = (groups + GROUPS_OF_TASK - 1) / GROUPS_OF_TASK;
+        while (chunks_.size() * CHUNK_ROWS < end) chunks_.emplace_back(new Chunk(octets_, frame_->part, nullptr));
+        const size_t first_eight = rows_ / ENCODED_ROWS;
+        const size_t eights = (end - 1) / ENCODED_ROWS + 1 - first_eight;
+        // A task is some times eight rows: each has memory for the numbers of eight rows.
+        const size_t tasks = (eights + EIGHTS_OF_TASK - 1) / EIGHTS_OF_TASK;
         std::atomic<bool> are_short{true};
         const float longest = LONGEST / (MIDDLE * std::sqrt(float(dim_)));
         in_threads(tasks, threads, [&](size_t task) {
             std::vector<Group8> numbers(2 * octets_ * 8);
-            const size_t from = first_group + task * GROUPS_OF_TASK;
-            const size_t to = std::min(from + GROUPS_OF_TASK, first_group + groups);
-            for (size_t group = from; group < to; group++) {
-                const size_t row = std::max(rows_, group * GROUP_ROWS);
-                const size_t last = std::min(end, (group + 1) * GROUP_ROWS);
-                Chunk& chunk = *chunks_[group / CHUNK_GROUPS];
-                kernels_->encode(rotation_, vectors + (row - rows_) * dim_, dim_, centre_.data(),
-                                 squared_, part_, numbers.data(), chunk, group % CHUNK_GROUPS,
-                                 row - group * GROUP_ROWS, last - group * GROUP_ROWS);
-                for (size_t i = row; i < last; i++)
-                    if (!(chunk.factors[i % CHUNK_ROWS] <= longest)) are_short = false;
+            const size_t from = first_eight + task * EIGHTS_OF_TASK;
+            const size_t to = std::min(from + EIGHTS_OF_TASK, first_eight + eights);
+            for (size_t eight = from; eight < to; eight++) {
+                const size_t row = std::max(rows_, eight * ENCODED_ROWS);
+                const size_t last = std::min(end, (eight + 1) * ENCODED_ROWS);
+                Chunk& chunk = *chunks_[row / CHUNK_ROWS];
+                kernels_->encode(*frame_, vectors + (row - rows_) * dim_, squared_, numbers.data(),
+                                 chunk, eight % (CHUNK_ROWS / ENCODED_ROWS),
+                                 row - eight * ENCODED_ROWS, last - eight * ENCODED_ROWS);
+                for (size_t i = row; i < last; i++) {
+                    const GroupFacts& facts = chunk.facts(i % CHUNK_ROWS / GROUP_ROWS);
+                    if (!(facts.factors[i % GROUP_ROWS] <= longest)) are_short = false;
+                }
             }
         });
         rows_ = end;
@@ -208,6 +210,10 @@ class Codes {
         const std::shared_lock<std::shared_mutex> lock(mutex_);
         if (wanted.last > rows_) throw ArgumentError("there are fewer codes than rows");
         if (!wanted.count || !wanted.k) return;
+        if (!rows_) {  // nothing has begun, perhaps
+            for (size_t q = 0; q < wanted.count; q++) write(wanted, q, {}, rows, scores);
+            return;
+        }
         const auto queries = prepared(wanted);
         // Few queries are compared with parts of the rows by several threads, many are divided.
         if (wanted.count < 2 * TILE * threads) {
@@ -221,64 +227,58 @@ class Codes {
             std::vector<Candidates> found(end - begin, Candidates(wanted.k));
             size_t chunk = wanted.first / CHUNK_ROWS;
             for (; chunk * CHUNK_ROWS < wanted.last; chunk++)
-                compare(wanted, queries, begin, end, chunk, found);
+                compare(wanted, queries, begin, end, chunk, chunk + 1, found);
             for (size_t q = begin; q < end; q++)
                 write(wanted, q, found[q - begin].sorted(queries.scorers[q]), rows, scores);
         });
     }
 
   private:
-    static constexpr size_t GROUPS_OF_TASK = 32;
+    static constexpr size_t EIGHTS_OF_TASK = 32;
     // A row's levels, times its factor, are at most so long. The square of a vector that a
     // collection takes is finite in float32, so products with it are, too.
     static constexpr float LONGEST = 5e18f;
-    // Vectors of fewer octets are compared at once.
-    static constexpr size_t LEAST_DIVIDED = 20;
     struct Queries {
         std::vector<int8_t> numbers;
         // Of the first part of the numbers, and of all.
-        std::vector<float> scales, part_biases, biases, part_reaches, reaches, length_reaches;
+        std::vector<float> scales, part_scales, part_biases, biases, part_reaches, reaches, length_reaches;
         std::vector<Scorer> scorers;
     };
 
-    size_t dim_, octets_, part_;  // `part_` octets are compared first
+    size_t dim_, octets_;
     bool squared_;
-    Rotation rotation_;
-    std::vector<float> centre_;
+    uint64_t seed_;
+    std::unique_ptr<const Frame> frame_;
     size_t rows_ = 0;
     std::vector<std::unique_ptr<Chunk>> chunks_;
     mutable std::shared_mutex mutex_;
 
-    std::vector<float> mean_of(const float* vectors, size_t count) const {
-        std::vector<double> sums(dim_);
-        for (size_t row = 0; row < count; row++)
-            for (size_t i = 0; i < dim_; i++) sums[i] += vectors[row * dim_ + i];
-        std::vector<float> mean(dim_);
-        for (size_t i = 0; i < dim_; i++) mean[i] = float(sums[i] / double(count));
-        return mean;
-    }
-
     Queries prepared(const Wanted& wanted) const {
         Queries queries;
         queries.numbers.resize(wanted.count * octets_ * 8);
-        // A share s of the products estimates the whole with the variance (1 - s) / s / dim for
-        // vectors at right angles, and twice that for equal ones.
-        const float share = std::min(1.0f, float(part_ * 8) / float(dim_));
+        const size_t part = frame_->part;
+        const std::vector<float>& centre = frame_->centre;
+        // Without a basis, a share s of the products estimates the whole with the variance
+        // (1 - s) / s / dim for vectors at right angles, and twice that for equal ones.
+        const float share = std::min(1.0f, float(part * 8) / float(dim_));
         const float part_deviation = std::sqrt(2 * (1 - share) / share / float(dim_));
+        const bool has_basis = !frame_->basis.empty();
+        const float gain = has_basis ? 1 : 1 / share;
         std::vector<float> turned(dim_), room(dim_);
         for (size_t q = 0; q < wanted.count; q++) {
             // Distances are those between differences from the centre.
             for (size_t i = 0; i < dim_; i++)
-                turned[i] = wanted.queries[q * dim_ + i] - (squared_ ? centre_[i] : 0);
-            rotation_.turn(turned.data(), room.data());
+                turned[i] = wanted.queries[q * dim_ + i] - (squared_ ? centre[i] : 0);
+            frame_->turn(turned.data(), room.data());
             float largest = 0;
             for (const float x : turned) largest = std::max(largest, std::fabs(x));
             const float scale = largest > SMALLEST ? largest / 127 : 0;
             int8_t* numbers = &queries.numbers[q * octets_ * 8];
             int sum = 0, part_sum = 0;
-            double length = 0, rounded = 0;  // squares of the lengths of the query and its rounding
+            // Squares of the lengths of the query, its first part, and its rounding.
+            double length = 0, part_length = 0, rounded = 0;
             for (size_t i = 0; i < dim_; i++) {
-                if (i == part_ * 8) part_sum = sum;
+                if (i == part * 8) part_sum = sum, part_length = length;
                 numbers[i] = scale > 0 ? int8_t(std::lrint(turned[i] / scale)) : 0;
                 sum += numbers[i];
                 const double rest = double(turned[i]) - double(scale) * numbers[i];
@@ -287,19 +287,23 @@ class Codes {
             }
             const float norm = float(std::sqrt(length));
             const float* query = wanted.queries + q * dim_;
-            double middle = 0, centre = 0;  // <query, centre>, and the square of the centre's length
+            double middle = 0, squares = 0;  // <query, centre>, and the square of the centre's length
             for (size_t i = 0; i < dim_; i++) {
-                middle += double(query[i]) * centre_[i];
-                centre += double(centre_[i]) * centre_[i];
+                middle += double(query[i]) * centre[i];
+                squares += double(centre[i]) * centre[i];
             }
-            const double lost = 1e-7 * (8 + double(dim_) / 64) * norm * std::sqrt(centre);
+            const double lost = 1e-7 * (8 + double(dim_) / 64) * norm * std::sqrt(squares);
             queries.scorers.push_back({{query, wanted.vectors, dim_, squared_},
                                        float(squared_ ? length : middle),
                                        squared_ ? 0 : float(lost)});
+            if (part == octets_) part_sum = sum, part_length = length;
             queries.scales.push_back(scale);
-            queries.part_biases.push_back(MIDDLE * scale * float(part_sum));
+            queries.part_scales.push_back(gain * scale);
+            queries.part_biases.push_back(gain * MIDDLE * scale * float(part_sum));
             queries.biases.push_back(MIDDLE * scale * float(sum));
-            queries.part_reaches.push_back(wanted.reach * norm * part_deviation);
+            // With a basis, what is missing is at most the product of the lengths of both rests.
+            queries.part_reaches.push_back(has_basis ? float(std::sqrt(length - part_length))
+                                                     : wanted.reach * norm * part_deviation);
             queries.reaches.push_back(wanted.reach * norm);
             const float rounding = float(std::sqrt(rounded / double(dim_)));
             queries.length_reaches.push_back(wanted.reach * rounding);
@@ -307,9 +311,9 @@ class Codes {
         return queries;
     }
 
-    // Offers the rows of a chunk to queries `begin` to before `end`.
+    // Offers the rows of a chunk to queries `begin` to before `end`. Chunk `next` is the next one.
     void compare(const Wanted& wanted, const Queries& queries, size_t begin, size_t end,
-                 size_t number, std::vector<Candidates>& found) const {
+                 size_t number, size_t next, std::vector<Candidates>& found) const {
         const Chunk& chunk = *chunks_[number];
         const size_t start = number * CHUNK_ROWS;
         const size_t from = std::max(wanted.first, start) - start;
@@ -323,25 +327,23 @@ class Codes {
                 is_wanted = r >= from && r < to && wanted.allowed[start + r];
             if (is_wanted) groups[count++] = uint8_t(group);
         }
-        ChunkScan scan{*kernels_, chunk, chunk.lengths, {}, {}};
+        const bool is_whole = frame_->part == octets_;
+        ChunkScan scan{*kernels_, chunk, next < chunks_.size() ? chunks_[next].get() : nullptr, {}, {}};
         Tile &part = scan.part, &whole = scan.whole;
+        part.stride = whole.stride = octets_ * 8;
+        part.octets = frame_->part;
+        whole.octets = octets_ - frame_->part;
         for (size_t q = begin; q < end; q += TILE) {
             const size_t size = std::min(TILE, end - q);
             part.numbers = &queries.numbers[q * octets_ * 8];
-            whole.numbers = part.numbers + part_ * 8;
-            part.stride = whole.stride = octets_ * 8;
-            part.octets = part_;
-            whole.octets = octets_ - part_;
-            part.gain = whole.octets ? float(dim_) / float(part_ * 8) : 1.0f;
-            whole.gain = 1;
+            whole.numbers = part.numbers + part.octets * 8;
             for (size_t i = 0; i < size; i++) {
-                const bool is_whole = whole.octets == 0;
-                part.scales[i] = whole.scales[i] = queries.scales[q + i];
-                part.biases[i] = is_whole ? queries.biases[q + i] : queries.part_biases[q + i];
+                part.scales[i] = queries.part_scales[q + i];
+                whole.scales[i] = queries.scales[q + i];
+                part.biases[i] = queries.part_biases[q + i];
                 whole.biases[i] = queries.biases[q + i];
-                whole.reaches[i] = queries.reaches[q + i];
+                part.reaches[i] = whole.reaches[i] = queries.reaches[q + i];
                 whole.length_reaches[i] = queries.length_reaches[q + i];
-                part.reaches[i] = queries.reaches[q + i];
                 part.length_reaches[i] = is_whole ? queries.length_reaches[q + i]
                                                   : queries.part_reaches[q + i];
                 part.thresholds[i] = whole.thresholds[i] = found[q + i - begin].threshold;
@@ -370,8 +372,9 @@ class Codes {
             threads, std::vector<Candidates>(wanted.count, Candidates(wanted.k)));
         std::atomic<size_t> next{0};
         in_threads(threads, threads, [&](size_t thread) {
-            for (size_t i; (i = next.fetch_add(1)) < chunks;)
-                compare(wanted, queries, 0, wanted.count, first + i, found[thread]);
+            for (size_t i; (i = next.fetch_add(CHUNKS_OF_TASK)) < chunks;)
+                for (const size_t end = std::min(i + CHUNKS_OF_TASK, chunks); i < end; i++)
+                    compare(wanted, queries, 0, wanted.count, first + i, first + i + 1, found[thread]);
         });
         for (size_t q = 0; q < wanted.count; q++) {
             const Scorer& scorer = queries.scorers[q];
@@ -383,6 +386,7 @@ class Codes {
 
     // With fewer chunks, a thread takes longer to start than to compare.
     static constexpr size_t LEAST_CHUNKS = 16;
+    static constexpr size_t CHUNKS_OF_TASK = 4;
 
     // Writes the best rows of a query and their scores.
     static void write(const Wanted& wanted, size_t q, const std::vector<ScanHit>& hits,

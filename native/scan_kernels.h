@@ -9,16 +9,15 @@
 namespace flowvec {
 
 // Queries that are compared with a group at once: their sums stay in registers.
-constexpr size_t TILE = 4;
+constexpr size_t TILE = 8;
 // Up to TILE queries, in 8 bits, and how the sums of a group's rows are judged.
 //
-// A sum stands for the score `factors[r] * (scale * sum - bias) * gain + offsets[r]`, which may be
-// higher by `reach * deviations[r] + length_reach * lengths[r]`.
+// A sum stands for the score `factors[r] * (scale * sum - bias) + offsets[r]`, which may be higher by
+// `reach * deviations[r] + length_reach * lengths[r]`.
 struct Tile {
     const int8_t* numbers;  // of the first query; those of the next one begin `stride` behind
     size_t stride;
     size_t octets;  // that are summed
-    float gain;
     float scales[TILE], biases[TILE], reaches[TILE], length_reaches[TILE], thresholds[TILE];
 };
 
@@ -31,24 +30,19 @@ struct Estimates {
     float highest[GROUP_ROWS];
 };
 
-// What is known of a group's rows.
-struct GroupFacts {
-    const float *factors, *deviations, *lengths, *offsets;
-};
-
 // A group's codes of some numbers, and what is known of its rows and found.
 struct CodeGroup {
     const uint8_t* codes;
-    const uint8_t* ahead;  // codes that are compared soon, which are brought into the cache
-    GroupFacts facts;
-    Sums* sums;
+    const GroupFacts& facts;
+    const float* lengths;
+    Sums& sums;
 };
-// Sums the codes of two groups times a tile's numbers. Returns bits of the queries for which the score
-// of a row may reach the threshold; those of the second group are TILE bits higher.
-typedef unsigned (*CompareGroups)(const CodeGroup (&)[2], const Tile&);
-// Adds to the sums of query `q` of a tile, and estimates the scores. Returns bits of the rows whose score
-// may reach the threshold; those of the second group are GROUP_ROWS bits higher.
-typedef unsigned (*CompareRests)(const CodeGroup (&)[2], const Tile&, size_t q, Estimates (&)[2]);
+// Sums the codes of a group times a tile's numbers. Returns bits of the queries for which the score of
+// a row may reach the threshold.
+typedef unsigned (*CompareGroup)(const CodeGroup&, const Tile&);
+// Adds to the sums of query `q` of a tile, and estimates the scores. Returns bits of the rows whose
+// score may reach the threshold.
+typedef unsigned (*CompareRest)(const CodeGroup&, const Tile&, size_t q, Estimates&);
 
 inline void add_products_base(const uint8_t* codes, size_t octets, const int8_t* numbers,
                               int32_t* sums) {
@@ -61,15 +55,14 @@ inline void add_products_base(const uint8_t* codes, size_t octets, const int8_t*
         }
 }
 
-inline unsigned judge_base(const int32_t* sums, const GroupFacts& facts, const Tile& tile, size_t q,
+inline unsigned judge_base(const int32_t* sums, const CodeGroup& group, const Tile& tile, size_t q,
                            Estimates& found) {
     unsigned marks = 0;
     for (size_t r = 0; r < GROUP_ROWS; r++) {
-        const float product =
-            (tile.scales[q] * float(sums[r]) - tile.biases[q]) * tile.gain;
-        const float estimate = facts.factors[r] * product + facts.offsets[r];
-        const float highest = estimate + tile.reaches[q] * facts.deviations[r] +
-                              tile.length_reaches[q] * facts.lengths[r];
+        const float product = tile.scales[q] * float(sums[r]) - tile.biases[q];
+        const float estimate = group.facts.factors[r] * product + group.facts.offsets[r];
+        const float highest = estimate + tile.reaches[q] * group.facts.deviations[r] +
+                              tile.length_reaches[q] * group.lengths[r];
         found.estimates[r] = estimate;
         found.highest[r] = highest;
         marks |= unsigned(highest >= tile.thresholds[q]) << r;
@@ -77,34 +70,25 @@ inline unsigned judge_base(const int32_t* sums, const GroupFacts& facts, const T
     return marks;
 }
 
-// One group after the other.
-template <unsigned (*compare)(const CodeGroup&, const Tile&)>
-unsigned compare_each(const CodeGroup (&groups)[2], const Tile& tile) {
-    return compare(groups[0], tile) | compare(groups[1], tile) << TILE;
-}
-template <unsigned (*compare)(const CodeGroup&, const Tile&, size_t, Estimates&)>
-unsigned compare_each(const CodeGroup (&groups)[2], const Tile& tile, size_t q, Estimates (&found)[2]) {
-    return compare(groups[0], tile, q, found[0]) | compare(groups[1], tile, q, found[1]) << GROUP_ROWS;
-}
-
 template <int queries>
 unsigned compare_group_base(const CodeGroup& group, const Tile& tile) {
     Estimates found;
     unsigned near = 0;
     for (int q = 0; q < queries; q++) {
-        int32_t* sums = (*group.sums)[q];
-        std::memset(sums, 0, sizeof *group.sums / TILE);
+        int32_t* sums = group.sums[q];
+        std::memset(sums, 0, sizeof group.sums / TILE);
         add_products_base(group.codes, tile.octets, tile.numbers + q * tile.stride, sums);
-        near |= unsigned(judge_base(sums, group.facts, tile, size_t(q), found) != 0) << q;
+        near |= unsigned(judge_base(sums, group, tile, size_t(q), found) != 0) << q;
     }
     return near;
 }
 
-inline unsigned compare_rest_base(const CodeGroup& group, const Tile& tile, size_t q, Estimates& found) {
+inline unsigned compare_rest_base(const CodeGroup& group, const Tile& tile, size_t q,
+                                  Estimates& found) {
     int32_t sums[GROUP_ROWS];
-    std::memcpy(sums, (*group.sums)[q], sizeof sums);
+    std::memcpy(sums, group.sums[q], sizeof sums);
     add_products_base(group.codes, tile.octets, tile.numbers + q * tile.stride, sums);
-    return judge_base(sums, group.facts, tile, q, found);
+    return judge_base(sums, group, tile, q, found);
 }
 
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -135,87 +119,91 @@ FLOWVEC_AVX2 FLOWVEC_INLINE void add_octet_avx2(const uint8_t* codes, const int8
     }
 }
 
+// Adds the products of half of a group's rows to sums; `codes` begin with that half.
 template <int queries>
-FLOWVEC_AVX2 FLOWVEC_INLINE void add_products_avx2(const CodeGroup& group, size_t octets,
-                                                   const int8_t* numbers, size_t stride,
-                                                   __m256i (&sums)[queries]) {
-    const uint8_t* codes = group.codes;
+FLOWVEC_AVX2 FLOWVEC_INLINE void add_products_avx2(const uint8_t* codes, size_t octets,
+                                                   const int8_t* numbers,
+                                                   size_t stride, __m256i (&sums)[queries]) {
+    constexpr size_t step = 4 * GROUP_ROWS;  // bytes of an octet
     const __m256i ones = _mm256_set1_epi16(1);
-    size_t octet = 0;
-    for (; octet + OCTETS_IN_16_BITS <= octets; octet += OCTETS_IN_16_BITS) {
+    for (size_t octet = 0; octet < octets; octet += OCTETS_IN_16_BITS) {
         __m256i parts[queries];
 #pragma GCC unroll 4
         for (int q = 0; q < queries; q++) parts[q] = _mm256_setzero_si256();
-        const char* ahead = reinterpret_cast<const char*>(group.ahead + octet * 32);
-        _mm_prefetch(ahead, _MM_HINT_T0);
-        _mm_prefetch(ahead + 64, _MM_HINT_T0);
+        if (octet + OCTETS_IN_16_BITS <= octets) {
 #pragma GCC unroll 4
-        for (size_t i = 0; i < OCTETS_IN_16_BITS; i++)
-            add_octet_avx2(codes + (octet + i) * 32, numbers + (octet + i) * 8, stride, parts);
+            for (size_t i = 0; i < OCTETS_IN_16_BITS; i++)
+                add_octet_avx2(codes + (octet + i) * step, numbers + (octet + i) * 8, stride, parts);
+        } else {
+            for (size_t i = octet; i < octets; i++)
+                add_octet_avx2(codes + i * step, numbers + i * 8, stride, parts);
+        }
 #pragma GCC unroll 4
         for (int q = 0; q < queries; q++)
             sums[q] = _mm256_add_epi32(sums[q], _mm256_madd_epi16(parts[q], ones));
     }
-    if (octet == octets) return;
-    __m256i parts[queries];
-#pragma GCC unroll 4
-    for (int q = 0; q < queries; q++) parts[q] = _mm256_setzero_si256();
-    for (; octet < octets; octet++)
-        add_octet_avx2(codes + octet * 32, numbers + octet * 8, stride, parts);
-#pragma GCC unroll 4
-    for (int q = 0; q < queries; q++)
-        sums[q] = _mm256_add_epi32(sums[q], _mm256_madd_epi16(parts[q], ones));
 }
 
-FLOWVEC_AVX2 FLOWVEC_INLINE unsigned judge_avx2(__m256i sums, const GroupFacts& facts,
+// Bits of the eight rows from `r` on.
+FLOWVEC_AVX2 FLOWVEC_INLINE unsigned judge_avx2(__m256i sums, const CodeGroup& group, size_t r,
                                                 const Tile& tile, size_t q, Estimates* found) {
-    const __m256 product = _mm256_mul_ps(
+    const __m256 product =
         _mm256_fmsub_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(tile.scales[q]),
-                        _mm256_set1_ps(tile.biases[q])),
-        _mm256_set1_ps(tile.gain));
-    const __m256 estimate = _mm256_fmadd_ps(product, _mm256_loadu_ps(facts.factors),
-                                            _mm256_loadu_ps(facts.offsets));
+                        _mm256_set1_ps(tile.biases[q]));
+    const __m256 estimate = _mm256_fmadd_ps(product, _mm256_loadu_ps(group.facts.factors + r),
+                                            _mm256_loadu_ps(group.facts.offsets + r));
     __m256 highest = _mm256_fmadd_ps(_mm256_set1_ps(tile.reaches[q]),
-                                     _mm256_loadu_ps(facts.deviations), estimate);
+                                     _mm256_loadu_ps(group.facts.deviations + r), estimate);
     highest = _mm256_fmadd_ps(_mm256_set1_ps(tile.length_reaches[q]),
-                              _mm256_loadu_ps(facts.lengths), highest);
+                              _mm256_loadu_ps(group.lengths + r), highest);
     const __m256 is_near = _mm256_cmp_ps(highest, _mm256_set1_ps(tile.thresholds[q]), _CMP_GE_OQ);
     if (found) {
-        _mm256_storeu_ps(found->estimates, estimate);
-        _mm256_storeu_ps(found->highest, highest);
+        _mm256_storeu_ps(found->estimates + r, estimate);
+        _mm256_storeu_ps(found->highest + r, highest);
     }
     return unsigned(_mm256_movemask_ps(is_near));
 }
 
+// Of at most four queries: there are 16 registers.
 template <int queries>
-FLOWVEC_AVX2 unsigned compare_group_avx2(const CodeGroup& group, const Tile& tile) {
+FLOWVEC_AVX2 FLOWVEC_INLINE unsigned compare_half_avx2(const CodeGroup& group, size_t r,
+                                                       const Tile& tile, size_t first) {
     __m256i sums[queries];
 #pragma GCC unroll 4
     for (int q = 0; q < queries; q++) sums[q] = _mm256_setzero_si256();
-    add_products_avx2<queries>(group, tile.octets, tile.numbers, tile.stride, sums);
+    add_products_avx2<queries>(group.codes + 4 * r, tile.octets,
+                               tile.numbers + first * tile.stride, tile.stride, sums);
     unsigned near = 0;
 #pragma GCC unroll 4
     for (int q = 0; q < queries; q++) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>((*group.sums)[q]), sums[q]);
-        near |= unsigned(judge_avx2(sums[q], group.facts, tile, size_t(q), nullptr) != 0) << q;
+        const size_t at = first + size_t(q);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(group.sums[at] + r), sums[q]);
+        near |= unsigned(judge_avx2(sums[q], group, r, tile, at, nullptr) != 0) << at;
+    }
+    return near;
+}
+
+template <int queries>
+FLOWVEC_AVX2 unsigned compare_group_avx2(const CodeGroup& group, const Tile& tile) {
+    constexpr int few = queries < 4 ? queries : 4, more = queries > 4 ? queries - 4 : 1;
+    unsigned near = 0;
+    for (size_t r = 0; r < GROUP_ROWS; r += 8) {
+        near |= compare_half_avx2<few>(group, r, tile, 0);
+        if (queries > 4) near |= compare_half_avx2<more>(group, r, tile, 4);
     }
     return near;
 }
 
 FLOWVEC_AVX2 inline unsigned compare_rest_avx2(const CodeGroup& group, const Tile& tile, size_t q,
                                                Estimates& found) {
-    __m256i sums[1] = {_mm256_loadu_si256(reinterpret_cast<const __m256i*>((*group.sums)[q]))};
-    add_products_avx2<1>(group, tile.octets, tile.numbers + q * tile.stride, tile.stride, sums);
-    return judge_avx2(sums[0], group.facts, tile, q, &found);
-}
-
-// A register has the rows of two groups.
-FLOWVEC_VNNI FLOWVEC_INLINE __m512i join(__m256i first, __m256i second) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
-}
-FLOWVEC_VNNI FLOWVEC_INLINE __m512 join(const float* first, const float* second) {
-    return _mm512_castsi512_ps(join(_mm256_castps_si256(_mm256_loadu_ps(first)),
-                                    _mm256_castps_si256(_mm256_loadu_ps(second))));
+    unsigned marks = 0;
+    for (size_t r = 0; r < GROUP_ROWS; r += 8) {
+        __m256i sums[1] = {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(group.sums[q] + r))};
+        add_products_avx2<1>(group.codes + 4 * r, tile.octets,
+                             tile.numbers + q * tile.stride, tile.stride, sums);
+        marks |= judge_avx2(sums[0], group, r, tile, q, &found) << r;
+    }
+    return marks;
 }
 
 // Multiplies four bytes of each row with four of a query, and adds the products to sums.
@@ -236,18 +224,14 @@ FLOWVEC_VNNI FLOWVEC_INLINE void add_four_vnni(__m512i codes, const int8_t* numb
 
 // A sum has two parts, since an addition waits for the one before it.
 template <int queries>
-FLOWVEC_VNNI FLOWVEC_INLINE void add_octet_vnni(const CodeGroup (&groups)[2], size_t octet,
+FLOWVEC_VNNI FLOWVEC_INLINE void add_octet_vnni(const CodeGroup& group, size_t octet,
                                                 const int8_t* numbers, size_t stride,
                                                 __m512i (&sums)[2][queries]) {
-    const auto load = [&](int i) __attribute__((always_inline, target("avx512f"))) {
-        return _mm256_load_si256(
-            reinterpret_cast<const __m256i*>(groups[i].codes + octet * 4 * GROUP_ROWS));
-    };
     const __m512i low = _mm512_set1_epi8(15);
-    const __m512i both = join(load(0), load(1));
+    const __m512i both = _mm512_load_si512(group.codes + octet * 64);
     const __m512i first = _mm512_and_si512(both, low);
     const __m512i second = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int q = 0; q < queries; q++) {
         add_four_vnni(first, numbers + q * stride + octet * 8, sums[0][q]);
         add_four_vnni(second, numbers + q * stride + octet * 8 + 4, sums[1][q]);
@@ -256,151 +240,126 @@ FLOWVEC_VNNI FLOWVEC_INLINE void add_octet_vnni(const CodeGroup (&groups)[2], si
 
 // Adds the products to sums.
 template <int queries>
-FLOWVEC_VNNI FLOWVEC_INLINE void add_products_vnni(const CodeGroup (&groups)[2], size_t octets,
+FLOWVEC_VNNI FLOWVEC_INLINE void add_products_vnni(const CodeGroup& group, size_t octets,
                                                    const int8_t* numbers, size_t stride,
                                                    __m512i (&sums)[queries]) {
-    __m512i even[2][queries], odd[2][queries];
-#pragma GCC unroll 4
+    constexpr int chains = queries > 4 ? 1 : 2;  // few queries have more parts of sums
+    __m512i parts[chains][2][queries];
+#pragma GCC unroll 8
     for (int q = 0; q < queries; q++) {
-        even[0][q] = sums[q];
-        even[1][q] = odd[0][q] = odd[1][q] = _mm512_setzero_si512();
+        for (int chain = 0; chain < chains; chain++)
+            parts[chain][0][q] = parts[chain][1][q] = _mm512_setzero_si512();
+        parts[0][0][q] = sums[q];
     }
     size_t octet = 0;
-    for (; octet + 2 <= octets; octet += 2) {
-        for (const CodeGroup& group : groups)
-            _mm_prefetch(reinterpret_cast<const char*>(group.ahead + octet * 32), _MM_HINT_T0);
-        add_octet_vnni(groups, octet, numbers, stride, even);
-        add_octet_vnni(groups, octet + 1, numbers, stride, odd);
+    if (chains == 2)
+        for (; octet + 2 <= octets; octet += 2) {
+            add_octet_vnni(group, octet, numbers, stride, parts[0]);
+            add_octet_vnni(group, octet + 1, numbers, stride, parts[chains - 1]);
+        }
+    for (; octet < octets; octet++) add_octet_vnni(group, octet, numbers, stride, parts[0]);
+#pragma GCC unroll 8
+    for (int q = 0; q < queries; q++) {
+        sums[q] = _mm512_add_epi32(parts[0][0][q], parts[0][1][q]);
+        if (chains == 2)
+            sums[q] = _mm512_add_epi32(
+                sums[q], _mm512_add_epi32(parts[chains - 1][0][q], parts[chains - 1][1][q]));
     }
-    if (octet < octets) add_octet_vnni(groups, octet, numbers, stride, even);
-#pragma GCC unroll 4
-    for (int q = 0; q < queries; q++)
-        sums[q] = _mm512_add_epi32(_mm512_add_epi32(even[0][q], even[1][q]),
-                                   _mm512_add_epi32(odd[0][q], odd[1][q]));
 }
 
-FLOWVEC_VNNI FLOWVEC_INLINE unsigned judge_vnni(__m512i sums, const CodeGroup (&groups)[2],
+FLOWVEC_VNNI FLOWVEC_INLINE unsigned judge_vnni(__m512i sums, const CodeGroup& group,
                                                 const Tile& tile, size_t q, Estimates* found) {
-    const GroupFacts &a = groups[0].facts, &b = groups[1].facts;
-    const __m512 product = _mm512_mul_ps(
+    const __m512 product =
         _mm512_fmsub_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(tile.scales[q]),
-                        _mm512_set1_ps(tile.biases[q])),
-        _mm512_set1_ps(tile.gain));
-    const __m512 estimate = _mm512_fmadd_ps(product, join(a.factors, b.factors),
-                                            join(a.offsets, b.offsets));
+                        _mm512_set1_ps(tile.biases[q]));
+    const __m512 estimate = _mm512_fmadd_ps(product, _mm512_loadu_ps(group.facts.factors),
+                                            _mm512_loadu_ps(group.facts.offsets));
     __m512 highest = _mm512_fmadd_ps(_mm512_set1_ps(tile.reaches[q]),
-                                     join(a.deviations, b.deviations), estimate);
-    highest = _mm512_fmadd_ps(_mm512_set1_ps(tile.length_reaches[q]), join(a.lengths, b.lengths),
-                              highest);
+                                     _mm512_loadu_ps(group.facts.deviations), estimate);
+    highest = _mm512_fmadd_ps(_mm512_set1_ps(tile.length_reaches[q]),
+                              _mm512_loadu_ps(group.lengths), highest);
     if (found) {
-        const auto store = [](float* first, float* second, __m512 x)
-            __attribute__((always_inline, target("avx512f"))) {
-            _mm256_storeu_ps(first, _mm512_castps512_ps256(x));
-            _mm256_storeu_pd(reinterpret_cast<double*>(second),
-                             _mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
-        };
-        store(found[0].estimates, found[1].estimates, estimate);
-        store(found[0].highest, found[1].highest, highest);
+        _mm512_storeu_ps(found->estimates, estimate);
+        _mm512_storeu_ps(found->highest, highest);
     }
     return _mm512_cmp_ps_mask(highest, _mm512_set1_ps(tile.thresholds[q]), _CMP_GE_OQ);
 }
 
 template <int queries>
-FLOWVEC_VNNI unsigned compare_groups_vnni(const CodeGroup (&groups)[2], const Tile& tile) {
+FLOWVEC_VNNI unsigned compare_group_vnni(const CodeGroup& group, const Tile& tile) {
     __m512i sums[queries];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int q = 0; q < queries; q++) sums[q] = _mm512_setzero_si512();
-    add_products_vnni<queries>(groups, tile.octets, tile.numbers, tile.stride, sums);
+    add_products_vnni<queries>(group, tile.octets, tile.numbers, tile.stride, sums);
     unsigned near = 0;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int q = 0; q < queries; q++) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>((*groups[0].sums)[q]),
-                            _mm512_castsi512_si256(sums[q]));
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>((*groups[1].sums)[q]),
-                            _mm512_extracti64x4_epi64(sums[q], 1));
-        const unsigned marks = judge_vnni(sums[q], groups, tile, size_t(q), nullptr);
-        near |= unsigned((marks & 255) != 0) << q | unsigned(marks >> 8 != 0) << (TILE + q);
+        _mm512_storeu_si512(group.sums[q], sums[q]);
+        near |= unsigned(judge_vnni(sums[q], group, tile, size_t(q), nullptr) != 0) << q;
     }
     return near;
 }
 
-FLOWVEC_VNNI inline unsigned compare_rests_vnni(const CodeGroup (&groups)[2], const Tile& tile,
-                                                size_t q, Estimates (&found)[2]) {
-    const auto* first = reinterpret_cast<const __m256i*>((*groups[0].sums)[q]);
-    const auto* second = reinterpret_cast<const __m256i*>((*groups[1].sums)[q]);
-    __m512i sums[1] = {join(_mm256_loadu_si256(first), _mm256_loadu_si256(second))};
-    add_products_vnni<1>(groups, tile.octets, tile.numbers + q * tile.stride, tile.stride, sums);
-    return judge_vnni(sums[0], groups, tile, q, found);
+FLOWVEC_VNNI inline unsigned compare_rest_vnni(const CodeGroup& group, const Tile& tile, size_t q,
+                                               Estimates& found) {
+    __m512i sums[1] = {_mm512_loadu_si512(group.sums[q])};
+    add_products_vnni<1>(group, tile.octets, tile.numbers + q * tile.stride, tile.stride, sums);
+    return judge_vnni(sums[0], group, tile, q, &found);
 }
 #endif
 
 struct ScanKernels {
     const char* name;
-    CompareGroups compare[TILE];  // by how many queries there are
-    CompareRests compare_rests;
-    decltype(&rotate_and_encode) encode;
+    CompareGroup compare[TILE];  // by how many queries there are
+    CompareRest compare_rest;
+    decltype(&turn_and_encode) encode;
 };
 
-inline void encode_base(const Rotation& rotation, const float* rows, size_t dim,
-                        const float* centre, bool squared, size_t part, Group8* numbers,
-                        Chunk& chunk, size_t group, size_t first, size_t last) {
-    rotate_and_encode(rotation, rows, dim, centre, squared, part, numbers, chunk, group, first,
-                      last);
+#define FLOWVEC_COMPARE(set)                                                                   \
+    {compare_group_##set<1>, compare_group_##set<2>, compare_group_##set<3>,                   \
+     compare_group_##set<4>, compare_group_##set<5>, compare_group_##set<6>,                   \
+     compare_group_##set<7>, compare_group_##set<8>}, compare_rest_##set
+
+inline void encode_base(const Frame& frame, const float* rows, bool squared, Group8* numbers,
+                        Chunk& chunk, size_t eight, size_t first, size_t last) {
+    turn_and_encode(frame, rows, squared, numbers, chunk, eight, first, last);
 }
-const ScanKernels scan_kernels_base = {
-    "base",
-    {compare_each<compare_group_base<1>>, compare_each<compare_group_base<2>>,
-     compare_each<compare_group_base<3>>, compare_each<compare_group_base<4>>},
-    compare_each<compare_rest_base>,
-    encode_base};
+const ScanKernels scan_kernels_base = {"base", FLOWVEC_COMPARE(base), encode_base};
 
 #if defined(__GNUC__) && defined(__x86_64__)
-FLOWVEC_AVX2 inline void encode_avx2(const Rotation& rotation, const float* rows, size_t dim,
-                                     const float* centre, bool squared, size_t part,
-                                     Group8* numbers, Chunk& chunk, size_t group, size_t first,
+FLOWVEC_AVX2 inline void encode_avx2(const Frame& frame, const float* rows, bool squared,
+                                     Group8* numbers, Chunk& chunk, size_t eight, size_t first,
                                      size_t last) {
-    rotate_and_encode(rotation, rows, dim, centre, squared, part, numbers, chunk, group, first,
-                      last);
+    turn_and_encode(frame, rows, squared, numbers, chunk, eight, first, last);
 }
-const ScanKernels scan_kernels_avx2 = {
-    "avx2",
-    {compare_each<compare_group_avx2<1>>, compare_each<compare_group_avx2<2>>,
-     compare_each<compare_group_avx2<3>>, compare_each<compare_group_avx2<4>>},
-    compare_each<compare_rest_avx2>,
-    encode_avx2};
-const ScanKernels scan_kernels_vnni = {
-    "avx512_vnni",
-    {compare_groups_vnni<1>, compare_groups_vnni<2>, compare_groups_vnni<3>,
-     compare_groups_vnni<4>},
-    compare_rests_vnni,
-    encode_avx2};
+const ScanKernels scan_kernels_avx2 = {"avx2", FLOWVEC_COMPARE(avx2), encode_avx2};
+const ScanKernels scan_kernels_vnni = {"avx512_vnni", FLOWVEC_COMPARE(vnni), encode_avx2};
 #endif
 
 #ifdef FLOWVEC_NEON
 // A register has four rows of a group; a dot product adds four numbers of each.
-FLOWVEC_NEON inline void add_products_neon(const uint8_t* codes, size_t octets,
-                                           const int8_t* numbers, int32x4_t* sums) {
+FLOWVEC_NEON FLOWVEC_INLINE unsigned add_and_judge_neon(const CodeGroup& group, const Tile& tile,
+                                                        size_t q, int32_t* all, Estimates& found) {
     const uint8x16_t low = vdupq_n_u8(15);
-    for (size_t octet = 0; octet < octets; octet++) {
+    const int8_t* numbers = tile.numbers + q * tile.stride;
+    int32x4_t sums[4];
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) sums[i] = vld1q_s32(all + 4 * i);
+    for (size_t octet = 0; octet < tile.octets; octet++) {
         int32_t words[2];
         std::memcpy(words, numbers + 8 * octet, sizeof words);
         const int8x16_t first = vreinterpretq_s8_s32(vdupq_n_s32(words[0]));
         const int8x16_t second = vreinterpretq_s8_s32(vdupq_n_s32(words[1]));
-        for (size_t half = 0; half < 2; half++) {
-            const uint8x16_t both = vld1q_u8(codes + 32 * octet + 16 * half);
-            sums[half] = vdotq_s32(sums[half], vreinterpretq_s8_u8(vandq_u8(both, low)), first);
-            sums[half] = vdotq_s32(sums[half], vreinterpretq_s8_u8(vshrq_n_u8(both, 4)), second);
+#pragma GCC unroll 4
+        for (size_t i = 0; i < 4; i++) {
+            const uint8x16_t both = vld1q_u8(group.codes + 64 * octet + 16 * i);
+            sums[i] = vdotq_s32(sums[i], vreinterpretq_s8_u8(vandq_u8(both, low)), first);
+            sums[i] = vdotq_s32(sums[i], vreinterpretq_s8_u8(vshrq_n_u8(both, 4)), second);
         }
     }
-}
-
-FLOWVEC_NEON inline unsigned add_and_judge_neon(const CodeGroup& group, const Tile& tile, size_t q,
-                                                int32_t* all, Estimates& found) {
-    int32x4_t sums[2] = {vld1q_s32(all), vld1q_s32(all + 4)};
-    add_products_neon(group.codes, tile.octets, tile.numbers + q * tile.stride, sums);
-    vst1q_s32(all, sums[0]);
-    vst1q_s32(all + 4, sums[1]);
-    return judge_base(all, group.facts, tile, q, found);
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) vst1q_s32(all + 4 * i, sums[i]);
+    return judge_base(all, group, tile, q, found);
 }
 
 template <int queries>
@@ -408,8 +367,8 @@ FLOWVEC_NEON unsigned compare_group_neon(const CodeGroup& group, const Tile& til
     Estimates found;
     unsigned near = 0;
     for (int q = 0; q < queries; q++) {
-        int32_t* sums = (*group.sums)[q];
-        std::memset(sums, 0, sizeof *group.sums / TILE);
+        int32_t* sums = group.sums[q];
+        std::memset(sums, 0, sizeof group.sums / TILE);
         near |= unsigned(add_and_judge_neon(group, tile, size_t(q), sums, found) != 0) << q;
     }
     return near;
@@ -418,15 +377,10 @@ FLOWVEC_NEON unsigned compare_group_neon(const CodeGroup& group, const Tile& til
 FLOWVEC_NEON inline unsigned compare_rest_neon(const CodeGroup& group, const Tile& tile, size_t q,
                                                Estimates& found) {
     int32_t sums[GROUP_ROWS];
-    std::memcpy(sums, (*group.sums)[q], sizeof sums);
+    std::memcpy(sums, group.sums[q], sizeof sums);
     return add_and_judge_neon(group, tile, q, sums, found);
 }
-const ScanKernels scan_kernels_neon = {
-    "arm_dotprod",
-    {compare_each<compare_group_neon<1>>, compare_each<compare_group_neon<2>>,
-     compare_each<compare_group_neon<3>>, compare_each<compare_group_neon<4>>},
-    compare_each<compare_rest_neon>,
-    encode_base};
+const ScanKernels scan_kernels_neon = {"arm_dotprod", FLOWVEC_COMPARE(neon), encode_base};
 #endif
 
 // The best of this processor.
@@ -448,62 +402,56 @@ inline const ScanKernels& scan_kernels() {
 struct ChunkScan {
     const ScanKernels& kernels;
     const Chunk& chunk;
-    const float* part_lengths;  // of the chunk's rows
+    const Chunk* next;  // which is scanned after this one, or null
     Tile part, whole;
 
     // `found(row, query, marks, estimates)` gets the first row of a group, a query, and bits of the rows
     // that may reach the threshold; it may raise that of `whole`.
     template <class Found>
     void run(const uint8_t* groups, size_t count, size_t queries, const Found& found) const {
-        const size_t part_bytes = part.octets * 4 * GROUP_ROWS;
-        const size_t rest_bytes = whole.octets * 4 * GROUP_ROWS;
-        const uint8_t* rests = chunk.codes + CHUNK_GROUPS * part_bytes;
         const auto compare = kernels.compare[queries - 1];
-        Sums sums[CHUNK_GROUPS];
-        uint8_t near[TILE][CHUNK_GROUPS + 1];  // there is a place for the next one
+        alignas(64) Sums sums[CHUNK_GROUPS];
+        uint8_t near[TILE][CHUNK_GROUPS];
         size_t nears[TILE] = {};
-        const auto first = [&](size_t i) -> CodeGroup {
-            const size_t row = groups[i] * GROUP_ROWS;
-            const uint8_t* codes = chunk.codes + groups[i] * part_bytes;
-            return {codes, codes + AHEAD, facts(row, part_lengths), &sums[i]};
-        };
-        const auto rest = [&](size_t i, size_t after) -> CodeGroup {
-            return {rests + groups[i] * rest_bytes, rests + groups[after] * rest_bytes,
-                    facts(groups[i] * GROUP_ROWS, chunk.lengths), &sums[i]};
-        };
-        for (size_t i = 0; i < count; i += 2) {
-            const bool is_pair = i + 1 < count;
-            const unsigned marks = compare({first(i), first(i + is_pair)}, part);
-            for (size_t q = 0; q < queries; q++) {
-                near[q][nears[q]] = uint8_t(i);
-                nears[q] += marks >> q & 1;
-                near[q][nears[q]] = uint8_t(i + 1);
-                nears[q] += marks >> (TILE + q) & is_pair;
-            }
+        for (size_t i = 0; i < count; i++) {
+            const GroupFacts& facts = chunk.facts(groups[i]);
+            if (i + AHEAD < count) prefetch(&chunk.facts(groups[i + AHEAD]), sizeof facts);
+            else if (next) prefetch(&next->facts(i + AHEAD - count), sizeof facts);
+            unsigned marks = compare({codes_of(facts), facts, facts.reaches, sums[i]}, part);
+            for (size_t q = 0; marks; q++, marks >>= 1)
+                if (marks & 1) near[q][nears[q]++] = uint8_t(i);
         }
-        Estimates estimates[2];
+        Estimates estimates;
         for (size_t q = 0; q < queries; q++) {
-            for (size_t n = 0; n < nears[q]; n += 2) {
-                const bool is_pair = n + 1 < nears[q];
-                const size_t i = near[q][n], j = near[q][n + is_pair], last = nears[q] - 1;
-                const size_t after = near[q][std::min(n + 2, last)];
-                const size_t second = near[q][std::min(n + 3, last)];
-                const unsigned marks =
-                    kernels.compare_rests({rest(i, after), rest(j, second)}, whole, q, estimates);
-                constexpr unsigned all = (1u << GROUP_ROWS) - 1;
-                if (marks & all) found(groups[i] * GROUP_ROWS, q, marks & all, estimates[0]);
-                if (is_pair && marks >> GROUP_ROWS)
-                    found(groups[j] * GROUP_ROWS, q, marks >> GROUP_ROWS, estimates[1]);
+            for (size_t n = 0; n < nears[q]; n++) {
+                const size_t i = near[q][n];
+                const MoreFacts& more = chunk.more(groups[i]);
+                if (n + 1 < nears[q]) prefetch(&chunk.more(groups[near[q][n + 1]]), chunk.rest_bytes);
+                const unsigned marks = kernels.compare_rest(
+                    {codes_of(more), chunk.facts(groups[i]), more.lengths, sums[i]}, whole, q,
+                    estimates);
+                if (marks) found(groups[i] * GROUP_ROWS, q, marks, estimates);
             }
         }
     }
 
   private:
-    // How far ahead codes are asked for: the processor itself looks no further than a page.
-    static constexpr size_t AHEAD = 2048;
+    // How many groups ahead memory is asked for the facts. The processor then asks for the codes behind
+    // them by itself, but it does not look further than a page.
+    static constexpr size_t AHEAD = 4;
 
-    GroupFacts facts(size_t row, const float* lengths) const {
-        return {chunk.factors + row, chunk.deviations + row, lengths + row, chunk.offsets + row};
+    // Codes lie behind the facts.
+    template <class Facts>
+    static const uint8_t* codes_of(const Facts& facts) {
+        return reinterpret_cast<const uint8_t*>(&facts + 1);
+    }
+    static void prefetch(const void* first, size_t bytes) {
+#if defined(__GNUC__)
+        for (size_t at = 0; at < bytes; at += 64)
+            __builtin_prefetch(static_cast<const char*>(first) + at);
+#else
+        (void)first, (void)bytes;
+#endif
     }
 };
 

@@ -18,7 +18,7 @@ from flowvec.encoder.argument import check_encoder
 from flowvec.encoder.encoder import Encoder
 from flowvec.encoder.postprocess import normalize
 from flowvec.errors import InputTypeError, InputValueError
-from flowvec.hnsw import Codes, PairScan, Places, has_fast_scan
+from flowvec.hnsw import Codes, Frame, PairScan, Places, has_fast_scan
 from flowvec.machine import available_cores
 from flowvec.progress import bar, hidden
 from flowvec.sequences import python_values
@@ -263,6 +263,7 @@ def _nearest(queries: Floats, rows: Floats, top_k: int) -> tuple[Indices, Floats
         return nearest(queries, rows, top_k, "cosine")
     rows, threads = np.ascontiguousarray(rows), available_cores()
     codes = Codes(rows.shape[1], squared=False)
+    codes.begin(Frame.fit(rows))
     step = _ENCODED_NUMBERS // rows.shape[1] + 1
     for first in range(0, len(rows), step):
         codes.add(rows[first : first + step], threads)

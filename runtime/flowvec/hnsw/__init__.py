@@ -1,6 +1,7 @@
 """HNSW graphs, codes of vectors and inverted files, in a library of flowvec's own (`native/`)."""
 
 from flowvec.hnsw.codes import Codes, checksums, has_fast_scan
+from flowvec.hnsw.frame import Frame
 from flowvec.hnsw.graph import HnswGraph, Space
 from flowvec.hnsw.hnswlib_index import HnswlibIndex
 from flowvec.hnsw.inverted_file import best_rows
@@ -10,6 +11,7 @@ from flowvec.hnsw.places import Places
 
 __all__ = [
     "Codes",
+    "Frame",
     "GraphFileError",
     "HnswError",
     "HnswGraph",

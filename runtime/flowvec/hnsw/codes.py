@@ -8,6 +8,7 @@ import weakref
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.hnsw.frame import Frame
 from flowvec.hnsw.library import HnswError, address, check, library
 from flowvec.hnsw.places import Places
 
@@ -51,13 +52,16 @@ def checksums(blocks: Bytes, size: int, starts: Words, threads: int = 1) -> Word
 class Codes:
     """Codes of 4 bits for each number of rows, with which a scan finds the nearest.
 
-    They are codes of the differences from the mean of the rows that are added first. A scan
-    estimates all scores from codes, and computes those that may be among the best from the
-    vectors. So the scores that it returns are exact, and it misses a row only if its estimate is
-    wrong by more than `reach` standard deviations. Estimates are as in RaBitQ (arXiv 2405.12497),
-    with 4 bits (arXiv 2409.09913).
+    They are codes of the differences from a mean, turned: see `Frame`. A scan estimates all scores
+    from codes, and computes those that may be among the best from the vectors. So the scores it
+    returns are exact, and it misses a row only if its estimate is wrong by more than `reach`
+    standard deviations. Estimates are as in RaBitQ (arXiv 2405.12497), with 4 bits (arXiv
+    2409.09913).
 
     Any number of threads may search, also while one adds rows. Python's lock is released.
+
+    Attributes:
+        frame: how vectors are turned before they are encoded; None before the first rows.
     """
 
     def __init__(self, dim: int, *, squared: bool, seed: int = 0) -> None:
@@ -81,6 +85,7 @@ class Codes:
             )
         )
         weakref.finalize(self, self._lib.flowvec_hnsw_codes_free, self._handle).atexit = False
+        self.frame: Frame | None = None
         self._mapped: list[Bytes] = []  # kept for the library, which reads them
 
     def _sizes(self) -> list[int]:
@@ -107,12 +112,23 @@ class Codes:
         """Rows of a chunk."""
         return self._sizes()[3]
 
-    @property
-    def centre(self) -> Floats:
-        """What is subtracted from all vectors, float32 (dim,); zeros without rows."""
-        centre = np.empty(self.dim, np.float32)
-        check(self._lib.flowvec_hnsw_codes_centre(self._handle, address(centre)))
-        return centre
+    def begin(self, frame: Frame) -> None:
+        """Say how vectors are turned before they are encoded; `add` does so if nobody has.
+
+        Raises:
+            HnswError: there are rows, or the frame does not fit.
+        """
+        square = (self.dim, self.dim)
+        basis = None if frame.basis is None else np.ascontiguousarray(frame.basis, np.float32)
+        centre = np.ascontiguousarray(frame.centre, np.float32)
+        if centre.shape != (self.dim,) or (basis is not None and basis.shape != square):
+            raise HnswError(f"this frame is not for vectors of length {self.dim}")
+        check(
+            self._lib.flowvec_hnsw_codes_begin(
+                self._handle, address(centre), None if basis is None else address(basis), frame.part
+            )
+        )
+        self.frame = frame
 
     def chunks(self, first: int, count: int) -> Bytes:
         """Whole chunks, a copy, uint8 (count, chunk_bytes).
@@ -124,27 +140,25 @@ class Codes:
         check(self._lib.flowvec_hnsw_codes_copy(self._handle, first, count, address(copies)))
         return copies
 
-    def map(self, chunks: Bytes, centre: Floats) -> None:
+    def map(self, chunks: Bytes) -> None:
         """Use these chunks for the first rows, instead of those that are there.
 
         Args:
             chunks: of the same rows, uint8 (chunks, `chunk_bytes` or more), contiguous, at an
-                address and with a size that are multiples of 64. They stay in use: they are not
-                copied.
-            centre: theirs, float32 (dim,).
+                address and with a size that are multiples of 64, made with this `frame`. They stay
+                in use: they are not copied.
 
         Raises:
-            HnswError: they do not fit, or other rows have another centre.
+            HnswError: they do not fit, or there is no frame.
         """
-        centre = np.ascontiguousarray(centre, np.float32)
-        if centre.shape != (self.dim,) or chunks.ndim != 2 or chunks.shape[1] < self.chunk_bytes:
+        if chunks.ndim != 2 or chunks.shape[1] < self.chunk_bytes:
             raise HnswError(f"chunks of shape {chunks.shape} do not fit")
         if address(chunks) % 64 or chunks.strides[0] % 64 or not chunks.flags.c_contiguous:
             raise HnswError("chunks must be contiguous, and begin at multiples of 64 bytes")
         self._mapped.append(chunks)  # if Ctrl-C interrupts this, all are still there
         check(
             self._lib.flowvec_hnsw_codes_map(
-                self._handle, address(chunks), chunks.strides[0], len(chunks), address(centre)
+                self._handle, address(chunks), chunks.strides[0], len(chunks)
             )
         )
         self._mapped = [chunks]  # nothing reads the earlier ones from now on
@@ -165,6 +179,8 @@ class Codes:
         rows = np.ascontiguousarray(vectors, np.float32)
         if rows.ndim != 2 or rows.shape[1] != self.dim:
             raise HnswError(f"vectors have shape {rows.shape} instead of (rows, {self.dim})")
+        if self.frame is None and len(rows):
+            self.begin(Frame.fit(rows))
         are_short = ctypes.c_int()
         check(
             self._lib.flowvec_hnsw_codes_add(

@@ -8,6 +8,7 @@ import weakref
 import numpy as np
 import numpy.typing as npt
 
+from flowvec.hnsw.frame import Frame
 from flowvec.hnsw.library import HnswError, address, check, library
 
 __all__ = ["PairScan"]
@@ -41,11 +42,14 @@ class PairScan:
         count, dim = self._rows.shape
         self._lib = library()
         self._handle = ctypes.c_void_p()
+        frame = Frame.fit(self._rows, part_without_basis=0.75)
         check(
             self._lib.flowvec_hnsw_pairs_create(
-                address(self._rows), count, dim, ctypes.byref(self._handle)
+                address(self._rows), count, dim, address(frame.centre),
+                None if frame.basis is None else address(frame.basis), frame.part,
+                ctypes.byref(self._handle),
             )
-        )
+        )  # fmt: skip
         weakref.finalize(self, self._lib.flowvec_hnsw_pairs_free, self._handle).atexit = False
         step = max(1, _STEP_NUMBERS // dim)
         for _ in range(0, count, step):

@@ -21,7 +21,7 @@ from flowvec.hnsw import Codes
 from tests.inside import Interrupt
 
 DIM, ROWS, CHUNK = 24, 17 * 512 + 100, 512
-STRIDE = (4 * 4 * CHUNK + DIM // 2 * CHUNK) + 64
+STRIDE = (5 * 4 * CHUNK + DIM // 2 * CHUNK) + 64
 VECTORS = np.random.default_rng(0).normal(size=(ROWS + 10_000, DIM)).astype(np.float32)
 QUERIES = np.random.default_rng(1).normal(size=(20, DIM)).astype(np.float32)
 
@@ -183,9 +183,9 @@ def test_codes_of_rows_that_are_not_committed_are_not_used(file: VectorFile) -> 
     assert mapped_chunks(table) == 1
 
 
-def test_codes_with_another_centre_are_left_alone(tmp_path: Path, file: VectorFile) -> None:
+def test_codes_with_another_frame_are_left_alone(file: VectorFile) -> None:
     """Two processes that begin at different sizes."""
-    one, other = table_of(file, 1000), table_of(file)
+    one, other = table_of(file, 5000), table_of(file)
     assert one.make_codes()
     assert other.make_codes()
     content = codes_path(file).read_bytes()
@@ -194,6 +194,26 @@ def test_codes_with_another_centre_are_left_alone(tmp_path: Path, file: VectorFi
     assert_as_exact(one)
     assert mapped_chunks(one) == 0
     assert codes_path(file).read_bytes() == content
+
+
+@pytest.mark.parametrize("has_codes", [False, True])
+def test_codes_that_began_with_few_rows_begin_again(file: VectorFile, has_codes: bool) -> None:
+    """The first rows do not say how all are turned best."""
+    table = table_of(file, 600)
+    assert table.make_codes()
+    assert_as_exact(table)
+    if has_codes:
+        assert table_of(file).make_codes()
+    table.extend_mapped(ROWS)
+    snapshot = table.snapshot()
+    assert table.make_codes()
+    assert mapped_chunks(table) == 17
+    assert_as_exact(table)
+    assert_as_exact(snapshot)
+    fresh = table_of(file)
+    assert fresh.make_codes()
+    assert mapped_chunks(fresh) == 17
+    np.testing.assert_array_equal(fresh.scan(QUERIES, 10)[0], table.scan(QUERIES, 10)[0])
 
 
 def test_codes_stay_in_memory_where_they_cannot_be_written(

@@ -2,7 +2,7 @@
 
 It is a cache: who finds it missing, damaged or short makes the codes again. Little-endian:
 
-- a header: `_HEADER`, then the centre, float32 (dim,), then zeros up to a multiple of 4,096 bytes;
+- a header: `_HEADER`, then the `Frame`, then zeros up to a multiple of 4,096 bytes;
 - chunks: of 512 records each what `Codes` has of them, then a checksum, uint64, and zeros up to a
   multiple of 64 bytes. Chunk i is of the records from 512 i on. It is never changed.
 
@@ -29,7 +29,7 @@ import numpy.typing as npt
 from flowvec.collection.index.vector_file import VectorFile
 from flowvec.collection.store.writer_locks import CODES_LOCK_FILE, FolderLock
 from flowvec.files import staged_file
-from flowvec.hnsw import Codes, checksums
+from flowvec.hnsw import Codes, Frame, checksums
 from flowvec.machine import available_cores
 
 __all__ = ["CodesFile"]
@@ -41,8 +41,11 @@ Words = npt.NDArray[np.uint64]
 
 _MAGIC, _VERSION = b"flowcode", 1
 _HEADER = np.dtype(
-    [("magic", "S8"), ("version", "<u4"), ("dim", "<u4"), ("squared", "<u4"), ("crc", "<u4")]
-)
+    [
+        ("magic", "S8"), ("version", "<u4"), ("dim", "<u4"), ("squared", "<u4"),
+        ("frame_bytes", "<u4"), ("crc", "<u4"),
+    ]
+)  # fmt: skip
 _PAGE = 4096
 _TRAILER_BYTES = 64
 # A smaller number of chunks is not worth writing: they are made again in 50 ms.
@@ -68,7 +71,7 @@ class CodesFile:
         self._rows = codes.chunk_rows
         self._block_bytes = codes.chunk_bytes
         self._stride = -(-(self._block_bytes + 8) // _TRAILER_BYTES) * _TRAILER_BYTES
-        self._header_bytes = -(-(_HEADER.itemsize + 4 * codes.dim) // _PAGE) * _PAGE
+        self._header_bytes = 0  # of the file that is mapped
         self._used = 0  # chunks that are mapped
         self._mapped_file: tuple[int, int] | None = None  # which file they are of
         self._retry_at = 0.0  # when its turn may be free
@@ -109,37 +112,42 @@ class CodesFile:
 
     def _map(self, file: IO[bytes], most: int) -> None:
         """Use at most this many chunks; ValueError if the file is not one of these codes."""
-        centre = self._centre(file)
-        if len(self._codes) and self._codes.centre.tobytes() != centre.tobytes():
+        frame, header_bytes = self._frame(file)
+        if self._codes.frame is None:
+            self._codes.begin(frame)
+        elif self._codes.frame.tobytes() != frame.tobytes():
             self._is_usable = False  # another process was first: both are right
             return
         status = os.fstat(file.fileno())
-        count = min(most, (status.st_size - self._header_bytes) // self._stride)
+        count = min(most, (status.st_size - header_bytes) // self._stride)
         if count <= self._used:
             return
         # Of another file of this name, nothing is known yet.
         identity = status.st_dev, status.st_ino
         known = self._used if identity == self._mapped_file else 0
-        chunks = self._chunks(file, count)
+        chunks = self._chunks(file, header_bytes, count)
         is_right = self._are_right(chunks[known:], known)
         good = known + (len(is_right) if is_right.all() else int(np.argmin(is_right)))
         if good > self._used:
-            self._codes.map(chunks[:good], centre)
-            self._used, self._mapped_file = good, identity
+            self._codes.map(chunks[:good])
+            self._used, self._mapped_file, self._header_bytes = good, identity, header_bytes
 
-    def _centre(self, file: IO[bytes]) -> npt.NDArray[np.float32]:
-        """What a file's header says; ValueError if it is not of these codes."""
-        content = file.read(self._header_bytes)
-        if len(content) == self._header_bytes:
-            centre = np.frombuffer(content, "<f4", self._codes.dim, _HEADER.itemsize)
-            if content == self._header(centre):
-                return centre
+    def _frame(self, file: IO[bytes]) -> tuple[Frame, int]:
+        """What a file's header says, and its size; ValueError if it is not of these codes."""
+        content = file.read(_HEADER.itemsize)
+        if len(content) == _HEADER.itemsize:
+            most = 8 + 4 * self._codes.dim * (self._codes.dim + 1)
+            frame_bytes = min(int(np.frombuffer(content, _HEADER)["frame_bytes"][0]), most)
+            content += file.read(-(-(len(content) + frame_bytes) // _PAGE) * _PAGE - len(content))
+            frame = Frame.frombytes(content[_HEADER.itemsize :], self._codes.dim)
+            if content == self._header(frame):
+                return frame, len(content)
         raise ValueError("it is damaged, or not of these vectors")
 
-    def _chunks(self, file: IO[bytes], count: int) -> Bytes:
+    def _chunks(self, file: IO[bytes], header_bytes: int, count: int) -> Bytes:
         """The first chunks of a file, mapped, uint8 (count, bytes)."""
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.ndarray((count, self._stride), np.uint8, mapped, self._header_bytes)
+        return np.ndarray((count, self._stride), np.uint8, mapped, header_bytes)
 
     def _are_right(self, chunks: Bytes, first: int) -> npt.NDArray[np.bool_]:
         """Which chunks match their checksums, bool (chunks,); the first is of this number."""
@@ -159,10 +167,10 @@ class CodesFile:
             return f"{self.path} is not a file"  # to open a pipe would wait for ever
         try:
             with self.path.open("rb") as file:
-                self._centre(file)
-                size = os.fstat(file.fileno()).st_size - self._header_bytes
+                _, header_bytes = self._frame(file)
+                size = os.fstat(file.fileno()).st_size - header_bytes
                 count = min(records // self._rows, size // self._stride)
-                is_right = self._are_right(self._chunks(file, count), 0)
+                is_right = self._are_right(self._chunks(file, header_bytes, count), 0)
         except (OSError, ValueError) as error:
             return f"cannot read {self.path}: {error}"
         last = np.flatnonzero(is_right)
@@ -170,11 +178,13 @@ class CodesFile:
             return f"{self.path} is damaged; no row is lost, and `compact` makes it again"
         return None
 
-    def _header(self, centre: npt.NDArray[np.float32]) -> bytes:
+    def _header(self, frame: Frame) -> bytes:
+        content = frame.tobytes()
         header = np.zeros(1, _HEADER)
-        header[0] = (_MAGIC, _VERSION, self._codes.dim, self._codes.squared, 0)
-        header["crc"] = zlib.crc32(header.tobytes() + centre.tobytes())
-        return (header.tobytes() + centre.tobytes()).ljust(self._header_bytes, b"\0")
+        header[0] = (_MAGIC, _VERSION, self._codes.dim, self._codes.squared, len(content), 0)
+        header["crc"] = zlib.crc32(header.tobytes() + content)
+        whole = header.tobytes() + content
+        return whole.ljust(-(-len(whole) // _PAGE) * _PAGE, b"\0")
 
     def _checksums(self, chunks: Bytes, first: int) -> Words:
         """What the checksums of chunks should be; the first is of this number."""
@@ -227,7 +237,10 @@ class CodesFile:
                 self._write_chunks(file, last)
             return
         with staged_file(self.path) as staged, staged.open("wb", buffering=0) as file:
-            _write_all(file, self._header(self._codes.centre))
+            assert self._codes.frame is not None  # there are codes
+            header = self._header(self._codes.frame)
+            self._header_bytes = len(header)
+            _write_all(file, header)
             self._write_chunks(file, last)
 
     def _write_chunks(self, file: IO[bytes], last: int) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from flowvec.collection.index.codes.codes_file import CodesFile
 from flowvec.collection.index.vector_file import VectorFile
-from flowvec.hnsw import Codes, Places
+from flowvec.hnsw import Codes, Frame, Places
 from flowvec.machine import available_cores
 from flowvec.vectors import Metric
 
@@ -33,6 +33,8 @@ _LEAST_ESTIMATED, _MOST_RESULTS = 512, 1 / 8
 _MOST_AT_ONCE = 512
 # Numbers that are copied and encoded in one step: 32 MiB of float32.
 _STEP_NUMBERS = 1 << 23
+# Rows of which the others' frame is made.
+_SAMPLE = 4096
 # Fewer rows are encoded in less time than a thread takes to start.
 _ROWS_OF_ONE_CORE = 256
 # Queries times numbers that are scanned in one step: about 50 ms. New codes wait for a step.
@@ -53,8 +55,10 @@ class RowCodes:
             metric: what compares them.
             vectors: the file of the first slots, beside which codes are kept.
         """
-        self._codes = Codes(dim, squared=metric == "l2")
+        self._squared, self._vectors = metric == "l2", vectors
+        self._codes = Codes(dim, squared=self._squared)
         self._file = None if vectors is None else CodesFile(vectors, self._codes)
+        self._fitted = 0  # slots of which some were looked at for the codes' frame
         self._is_read = False
         self._dim, self._cores = dim, available_cores()
         self._following = threading.RLock()  # which knows whether this thread has it
@@ -134,6 +138,8 @@ class RowCodes:
         with self._following, self._giving_up_on_errors():
             if self.lacks(slots):
                 self._read(records)
+            if self.lacks(slots) and 0 < self._fitted < _SAMPLE <= slots // 2:
+                self._begin_again(slots, records, vectors_of, stopped or (lambda: False))
             while True:
                 if self._file is not None and self.is_usable:
                     self._file.write(min(records, self._covered))
@@ -148,16 +154,47 @@ class RowCodes:
             self._file.read(records)
             self._covered = len(self._codes)
 
+    def _begin_again(
+        self,
+        slots: int,
+        records: int,
+        vectors_of: Callable[[Labels], Floats],
+        stopped: Callable[[], bool],
+    ) -> None:
+        """Make codes with a frame for many rows, instead of those for the first few."""
+        codes = Codes(self._dim, squared=self._squared)
+        file = None if self._vectors is None else CodesFile(self._vectors, codes)
+        if file is not None:
+            file.read(records)  # another process may have made them
+        while len(codes) < self._covered:
+            if stopped():
+                return
+            self._encode(codes, self._covered, slots, vectors_of)
+        # Searches may use these from now on: they are of as many rows.
+        self._codes, self._file, self._fitted = codes, file, slots
+        self._covered = len(codes)
+
     def _add(self, slots: int, vectors_of: Callable[[Labels], Floats]) -> None:
         """Make codes of the next slots, and perhaps not of all."""
-        first = len(self._codes)  # a Ctrl-C may have come before `_covered` was set
+        if not len(self._codes):
+            self._fitted = slots
+        self._encode(self._codes, slots, slots, vectors_of)
+        self._covered = len(self._codes)
+
+    def _encode(
+        self, codes: Codes, slots: int, all_slots: int, vectors_of: Callable[[Labels], Floats]
+    ) -> None:
+        """Make codes of the next slots, perhaps not of all, with a frame for `all_slots`."""
+        if codes.frame is None:
+            some = np.linspace(0, all_slots - 1, min(all_slots, _SAMPLE), dtype=np.int64)
+            codes.begin(Frame.fit(vectors_of(some)))
+        first = len(codes)  # a Ctrl-C may have come before `_covered` was set
         end = min(first + max(1, _STEP_NUMBERS // self._dim), slots)
         vectors = vectors_of(np.arange(first, end))
         threads = min(self._cores, 1 + len(vectors) // _ROWS_OF_ONE_CORE)
-        if not self._codes.add(vectors, threads):
+        if not codes.add(vectors, threads):
             logger.warning("a vector is longer than 1e18: rows are compared exactly")
             self.is_usable = False
-        self._covered = len(self._codes)
 
     @contextmanager
     def _giving_up_on_errors(self) -> Iterator[None]:

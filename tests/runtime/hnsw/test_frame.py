@@ -1,0 +1,161 @@
+"""How vectors are turned before they are encoded, and scans of vectors that have a basis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowvec.hnsw import Codes, Frame, HnswError, PairScan, Places
+from flowvec.vectors import top_k
+
+DIM = 200
+
+
+def steep(count: int, dim: int = DIM, seed: int = 0, decay: float = 25.0) -> np.ndarray:
+    """Vectors of length 1, a few directions of which have most of the variance."""
+    axes = np.linalg.qr(np.random.default_rng(99).normal(size=(dim, dim)))[0]
+    rows = np.random.default_rng(seed).normal(size=(count, dim)) * np.exp(-np.arange(dim) / decay)
+    rows = rows @ axes + 0.05
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def within_clusters(count: int, dim: int, seed: int) -> np.ndarray:
+    """Vectors whose first part is nearly that of their cluster: the others tell them apart."""
+    axes = np.linalg.qr(np.random.default_rng(98).normal(size=(dim, dim)))[0]
+    centres = np.random.default_rng(97).normal(size=(40, 24)) / np.sqrt(24)
+    rng = np.random.default_rng(seed)
+    first = centres[rng.integers(0, 40, count)] + 0.002 * rng.normal(size=(count, 24))
+    rest = 0.25 * rng.normal(size=(count, dim - 24)) / np.sqrt(dim - 24)
+    rows = np.concatenate([first, rest], axis=1) @ axes
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def scan(codes: Codes, rows: np.ndarray, queries: np.ndarray, k: int, **options: Any) -> Any:
+    options = {"last": len(rows), "reach": 3.0} | options
+    return codes.search(queries, k, Places(None, 0, rows), **options)
+
+
+def test_a_basis_has_most_of_the_variance_in_front() -> None:
+    rows = steep(3000)
+    frame = Frame.fit(rows)
+    assert frame.basis is not None
+    assert frame.part % 4 == 0
+    assert frame.part * 8 <= 0.75 * DIM
+    np.testing.assert_allclose(frame.basis @ frame.basis.T, np.eye(DIM), atol=1e-5)
+    np.testing.assert_allclose(frame.centre, rows.mean(axis=0), atol=1e-6)
+    turned = (rows - frame.centre) @ frame.basis.T
+    in_front = np.square(turned[:, : frame.part * 8]).sum() / np.square(turned).sum()
+    assert in_front > 0.9
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.random.default_rng(0).normal(size=(3000, DIM)).astype(np.float32),  # flat
+        steep(2 * DIM - 1),  # too few
+        steep(3000, 152),  # too short to be divided
+        np.ones((3000, DIM), np.float32),
+        np.zeros((3000, DIM), np.float32),
+        np.zeros((0, DIM), np.float32),
+    ],
+    ids=["flat", "few", "short", "equal", "zero", "none"],
+)
+def test_there_is_no_basis_that_would_not_help(rows: np.ndarray) -> None:
+    frame = Frame.fit(rows)
+    assert frame.basis is None
+    octets = rows.shape[1] // 8
+    assert frame.part == (octets if octets < 20 else octets // 2 // 4 * 4)
+    assert np.isfinite(frame.centre).all()
+
+
+def test_a_few_long_vectors_do_not_change_the_basis() -> None:
+    rows = steep(3000)
+    frame = Frame.fit(rows)
+    rows[7] *= np.float32(1e15)
+    rows[11] *= np.float32(1e-38)
+    changed = Frame.fit(rows)
+    assert frame.basis is not None
+    flat = np.random.default_rng(0).normal(size=(3000, DIM)).astype(np.float32)
+    flat[7] *= np.float32(1e15)
+    assert Frame.fit(flat).basis is None
+    assert changed.basis is None or np.isfinite(changed.basis).all()
+
+
+@pytest.mark.parametrize("rows", [steep(1000), steep(9)])
+def test_a_frame_comes_back_from_its_bytes(rows: np.ndarray) -> None:
+    frame = Frame.fit(rows)
+    content = frame.tobytes()
+    again = Frame.frombytes(content + b"\0" * 100, DIM)
+    assert again.tobytes() == content
+    assert (again.part, again.basis is None) == (frame.part, frame.basis is None)
+    for length in (0, 7, 8, len(content) - 1):
+        with pytest.raises(ValueError, match=r"."):
+            Frame.frombytes(content[:length], DIM)
+
+
+def test_frames_that_do_not_fit_are_refused() -> None:
+    rows = steep(1000)
+    frame = Frame.fit(rows)
+    assert frame.basis is not None
+    centre, basis = frame.centre, frame.basis
+    for wrong in (
+        Frame(centre[:-1], basis, frame.part),
+        Frame(centre, basis[:-1], frame.part),
+        Frame(centre, basis, 0),
+        Frame(centre, basis, DIM // 8),
+        Frame(centre, None, DIM // 8 + 1),
+    ):
+        with pytest.raises(HnswError):
+            Codes(DIM, squared=False).begin(wrong)
+    codes = Codes(DIM, squared=False)
+    assert codes.add(rows)
+    with pytest.raises(HnswError):
+        codes.begin(frame)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("dim", [160, 200, 387])
+def test_scans_with_a_basis(kernels: str, dim: int, squared: bool) -> None:
+    rows, queries = steep(4000, dim), steep(70, dim, 1)
+    codes = Codes(dim, squared=squared)
+    codes.begin(Frame.fit(rows))
+    assert codes.frame is not None
+    assert codes.frame.basis is not None
+    for start, count in ((0, 1), (1, 6), (7, 1000), (1007, 2993)):
+        assert codes.add(rows[start : start + count], threads=2)
+    metric = "l2" if squared else "ip"
+    everything, scores = scan(codes, rows, queries, 10, reach=1e9)
+    best, expected = top_k(queries, rows, 10, metric)
+    np.testing.assert_allclose(scores, expected, atol=2e-5)
+    assert np.mean(everything == best) > 0.99
+    found, _ = scan(codes, rows, queries, 10, threads=3)
+    assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, best, strict=True)]) > 0.998
+    alone = [scan(codes, rows, queries[i : i + 1], 10, threads=2)[0] for i in range(len(queries))]
+    np.testing.assert_array_equal(np.concatenate(alone), found)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_the_rest_of_the_numbers_counts(kernels: str, squared: bool) -> None:
+    """The nearest rows are those whose rest is nearest: the first part is that of hundreds."""
+    rows, queries = within_clusters(8000, DIM, 0), within_clusters(200, DIM, 1)
+    codes = Codes(DIM, squared=squared)
+    assert codes.add(rows)
+    assert codes.frame is not None
+    assert codes.frame.basis is not None
+    found, _ = scan(codes, rows, queries, 10)
+    best, _ = top_k(queries, rows, 10, "l2" if squared else "ip")
+    assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, best, strict=True)]) > 0.998
+
+
+def test_the_best_pairs_with_a_basis(kernels: str) -> None:
+    rows = within_clusters(1500, DIM, 0)
+    assert Frame.fit(rows).basis is not None
+    scores, pairs = PairScan(rows, threads=2).best(0, 1500, 300, 0.5, 1 << 30) or (None, None)
+    exact = np.triu(rows @ rows.T, 1)
+    expected = np.sort(exact[np.triu_indices(1500, 1)])[::-1][:300]
+    assert scores is not None
+    assert pairs is not None
+    np.testing.assert_allclose(scores, expected, atol=2e-6)
+    np.testing.assert_allclose(exact[pairs[:, 0], pairs[:, 1]], scores, atol=2e-6)
