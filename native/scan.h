@@ -220,8 +220,9 @@ class Codes {
             by_rows(wanted, queries, threads, rows, scores);
             return;
         }
-        const size_t most = (wanted.count + threads - 1) / threads;
-        const size_t size = std::min(QUERIES_OF_TASK, (most + TILE - 1) / TILE * TILE);
+        const size_t rounds = (wanted.count - 1) / (QUERIES_OF_TASK * threads) + 1;
+        const size_t most = (wanted.count - 1) / (rounds * threads) + 1;
+        const size_t size = (most + TILE - 1) / TILE * TILE;
         in_threads((wanted.count + size - 1) / size, threads, [&](size_t task) {
             const size_t begin = task * size, end = std::min(begin + size, wanted.count);
             std::vector<Candidates> found(end - begin, Candidates(wanted.k));

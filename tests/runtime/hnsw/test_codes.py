@@ -105,6 +105,19 @@ def test_three_deviations_find_nearly_all(kernels: str, dim: int, squared: bool)
     assert recall_of(rows, queries, 0.0, squared=squared) < recall
 
 
+@pytest.mark.parametrize("dim", [12, 100, 387])
+def test_few_queries_find_as_much_as_many(kernels: str, dim: int) -> None:
+    rows, queries = rows_of(3000, dim), rows_of(64, dim, 1)
+    codes = codes_of(rows)
+    best, _ = top_k(queries, rows, 10, "ip")
+    for size in (1, 2, 3, 5, 8):
+        parts = [
+            search(codes, rows, queries[i : i + size], 10, reach=3.0)[0] for i in range(0, 64, size)
+        ]
+        found = np.concatenate(parts)
+        assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, best, strict=True)]) > 0.99
+
+
 @pytest.mark.parametrize(("dim", "noise"), [(384, 0.1), (384, 0.3), (768, 0.1)])
 def test_queries_within_clusters(dim: int, noise: float) -> None:
     """Half of the numbers says less of a row's score the nearer it is."""

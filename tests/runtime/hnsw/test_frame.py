@@ -21,14 +21,17 @@ def steep(count: int, dim: int = DIM, seed: int = 0, decay: float = 25.0) -> np.
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def within_clusters(count: int, dim: int, seed: int) -> np.ndarray:
-    """Vectors whose first part is nearly that of their cluster: the others tell them apart."""
-    axes = np.linalg.qr(np.random.default_rng(98).normal(size=(dim, dim)))[0]
-    centres = np.random.default_rng(97).normal(size=(40, 24)) / np.sqrt(24)
+def within_clusters(count: int, seed: int) -> np.ndarray:
+    """Vectors whose first part is nearly that of their cluster. Families share the rest."""
+    rng = np.random.default_rng(97)
+    axes = np.linalg.qr(rng.normal(size=(DIM, DIM)))[0]
+    centres = rng.normal(size=(40, 24)) / np.sqrt(24)
+    families = rng.normal(size=(640, DIM - 24)) / np.sqrt(DIM - 24)
     rng = np.random.default_rng(seed)
-    first = centres[rng.integers(0, 40, count)] + 0.002 * rng.normal(size=(count, 24))
-    rest = 0.25 * rng.normal(size=(count, dim - 24)) / np.sqrt(dim - 24)
-    rows = np.concatenate([first, rest], axis=1) @ axes
+    of = rng.integers(0, len(families), count)
+    first = centres[of % 40] + 0.002 * rng.normal(size=(count, 24))
+    noise = rng.normal(size=(count, DIM - 24)) / np.sqrt(DIM - 24)
+    rows = np.concatenate([first, 0.25 * families[of] + 0.1 * noise], axis=1) @ axes
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -139,7 +142,7 @@ def test_scans_with_a_basis(kernels: str, dim: int, squared: bool) -> None:
 @pytest.mark.parametrize("squared", [False, True])
 def test_the_rest_of_the_numbers_counts(kernels: str, squared: bool) -> None:
     """The nearest rows are those whose rest is nearest: the first part is that of hundreds."""
-    rows, queries = within_clusters(8000, DIM, 0), within_clusters(200, DIM, 1)
+    rows, queries = within_clusters(8000, 0), within_clusters(200, 1)
     codes = Codes(DIM, squared=squared)
     assert codes.add(rows)
     assert codes.frame is not None
@@ -150,7 +153,7 @@ def test_the_rest_of_the_numbers_counts(kernels: str, squared: bool) -> None:
 
 
 def test_the_best_pairs_with_a_basis(kernels: str) -> None:
-    rows = within_clusters(1500, DIM, 0)
+    rows = within_clusters(1500, 0)
     assert Frame.fit(rows).basis is not None
     scores, pairs = PairScan(rows, threads=2).best(0, 1500, 300, 0.5, 1 << 30) or (None, None)
     exact = np.triu(rows @ rows.T, 1)
