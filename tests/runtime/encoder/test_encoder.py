@@ -655,7 +655,7 @@ def test_the_threads_of_long_calls_stay(tiny_dir: Path, monkeypatch: pytest.Monk
             return prepare(*args)
 
         monkeypatch.setattr(inner, "_prepare", watched)
-        items = texts(4500)  # two windows, of which a thread prepares the second
+        items = texts(4500, longest=4)  # two windows, of which a thread prepares the second
         for _ in range(10):
             expected = encoder.encode(items)
             wait_until(lambda: has_an_idle_thread(inner))

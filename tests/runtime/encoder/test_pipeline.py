@@ -135,14 +135,20 @@ def device_of(encoder: Encoder) -> Device:
     return session
 
 
-@pytest.mark.parametrize("budget", [1 << 14, 1 << 15, 1 << 16, 1 << 17])
+@pytest.fixture(scope="module")
+def passages(on_cpu: Encoder) -> tuple[list[str], np.ndarray]:
+    """Texts of about the length of passages, all similar, so that every budget can be used."""
+    items = ["the cat sleeps on the red bread " * 4 + text for text in texts(WINDOW + 100, 3, 6)]
+    return items, on_cpu.encode(items)
+
+
+@pytest.mark.parametrize("budget", [1 << 14, 1 << 15, 1 << 17])
 def test_vectors_do_not_depend_on_the_budget(
-    encoder: Encoder, on_cpu: Encoder, budget: int
+    encoder: Encoder, passages: tuple[list[str], np.ndarray], budget: int
 ) -> None:
-    # Texts of about the length of passages, all similar, so that every budget can be used.
-    items = ["the cat sleeps on the red bread " * 4 + text for text in texts(WINDOW + 1000, 3, 6)]
+    items, expected = passages
     vectors = encoder.encode(items, max_batch_tokens=budget)
-    np.testing.assert_allclose(vectors, on_cpu.encode(items), atol=1e-5)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
     padded = [rows * length for rows, length in device_of(encoder).sizes]
     # Row counts come in steps of a third.
     assert budget / 2 < max(padded) <= budget

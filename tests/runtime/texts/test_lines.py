@@ -110,7 +110,7 @@ def test_pythons_limit_of_a_field_is_left_as_it_is() -> None:
 def test_a_csv_record_without_end_takes_no_memory() -> None:
     class Endless(io.RawIOBase):
         def __init__(self, first: bytes) -> None:
-            self.first, self.left = first, 300
+            self.first, self.left = first, 50
 
         def read(self, size: int = -1) -> bytes:
             self.left -= 1

@@ -113,7 +113,7 @@ def test_ids_are_those_of_tokenizers_for_every_character(
     table: WordTable, tokenizer: tokenizers.Tokenizer
 ) -> None:
     # Some: all of them, in more contexts, are compared by bench/tokenizer_parity.py.
-    characters = [chr(c) for c in range(0, 0x30000, 11) if not 0xD800 <= c < 0xE000]
+    characters = [chr(c) for c in range(0, 0x30000, 31) if not 0xD800 <= c < 0xE000]
     texts = [f"a{c}B {c}c, {c}" for c in characters]
     assert check(table, tokenizer, texts) > 0.99 * len(texts)
 
@@ -121,7 +121,7 @@ def test_ids_are_those_of_tokenizers_for_every_character(
 def test_natural_texts_are_decided_by_their_words(
     table: WordTable, tokenizer: tokenizers.Tokenizer, shared_data: Path
 ) -> None:
-    lines = (shared_data / "sts/STSB/train.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    lines = (shared_data / "sts/STSB/train.tsv").read_text(encoding="utf-8").splitlines()[1::4]
     texts = [text for line in lines for text in line.split("\t")[1:3]]
     assert check(table, tokenizer, texts) > 0.99 * len(texts)
 

@@ -12,6 +12,7 @@ import pytest
 from flowvec import Collection, InputTypeError, InputValueError
 from flowvec.collection.index import choice, vector_index
 from flowvec.collection.index.choice import IndexChoice
+from flowvec.collection.index.codes import codes_file
 from flowvec.collection.index.vector_file import VectorFile, VectorFileError
 from flowvec.collection.index.vector_format import HEADER_BYTES
 from flowvec.collection.index.vector_table import VectorTable
@@ -239,11 +240,12 @@ def test_rows_of_a_narrow_filter_are_scanned_beside_a_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_near: bool
 ) -> None:
     """Through a graph it would be a long way to rows that are far from the query."""
-    monkeypatch.setattr(choice, "_most_scanned", lambda: 5000)
-    rows = rows_of(ROWS + 9000)
+    monkeypatch.setattr(choice, "_most_scanned", lambda: 1500)
+    monkeypatch.setattr(codes_file, "_LEAST_WRITTEN", 2)
+    rows = rows_of(ROWS)
     query = rows_of(1, seed=3)[0]
     order = np.argsort(rows @ query)
-    marked = set((order[-900:] if is_near else order[:900]).tolist())
+    marked = set((order[-300:] if is_near else order[:300]).tolist())
     with Collection.create(tmp_path / "c", dim=DIM, metric="ip", exact_below=100) as c:
         c.add_vectors(
             range(len(rows)), rows, metadata=[{"in": i in marked} for i in range(len(rows))]
