@@ -67,6 +67,15 @@ def traced_anew(
 
 
 @pytest.fixture
+def few_calibration_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that are not about what is measured on them: the ranges, and losses of variants."""
+    from flowvec_export import build
+
+    few = build.calibration_texts()[::9]
+    monkeypatch.setattr(build, "calibration_texts", lambda: few)
+
+
+@pytest.fixture
 def traced_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], Any]], None]:
     """Let what is traced for a model of transformers be what a function makes of it."""
     from flowvec_export.assembly import from_torch

@@ -61,7 +61,9 @@ NASTY = [
     "supercalifragilistic " * 700,
     " ".join(PASSAGES[:60]),
 ]
-TEXTS = [*NASTY, *SENTENCES, *PASSAGES[:100]]
+TEXTS = [*NASTY, *SENTENCES[::3], *PASSAGES[:40]]
+
+pytestmark = pytest.mark.usefixtures("few_calibration_texts")
 
 
 def encode(bundle: Bundle, texts: list[str] = TEXTS, **options: Any) -> np.ndarray:
