@@ -149,12 +149,12 @@ def test_a_graph_without_logits_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_graph_with_other_labels_is_refused(tmp_path: Path) -> None:
-    source = make_cross_encoder(tmp_path / "source", "bert", 2)
+    source = make_cross_encoder(tmp_path / "source", "bert")
     folder = as_optimum_exports(source, tmp_path / "optimum")
     config = json.loads((folder / "config.json").read_text())
-    config["id2label"] = {"0": "only"}
+    config["id2label"] = {"0": "no", "1": "yes"}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ExportError, match="2 logits, and names 1 labels"):
+    with pytest.raises(ExportError, match="1 logits, and names 2 labels"):
         export(folder, tmp_path / "bundle")
 
 

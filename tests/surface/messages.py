@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.surface.source import FOLDERS, ROOT, Function
+from tests.surface.source import FOLDERS, ROOT, Function, tree_of
 
 ERRORS = ("Error", "Warning", "Refusal")  # how the names of their classes end
 WARNINGS = ("warn", "warning", "error", "exception")
@@ -24,14 +24,14 @@ NO_WORDS = re.compile(r"\{[\w.]*(\(\))?\}|[^a-zA-Z]")
 def message_lines() -> Iterator[str]:
     """The lines of messages.txt: each file, and below it its messages, sorted."""
     paths = [path for one in FOLDERS for path in sorted((ROOT / one).glob("flowvec*/**/*.py"))]
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
-    messages = {path: list(_messages(tree)) for path, tree in trees.items()}
+    trees = {path: list(ast.walk(tree_of(path))) for path in paths}
+    messages = {path: list(_messages(nodes)) for path, nodes in trees.items()}
     given = [part for found in messages.values() for _, parts in found for part in parts]
     calls = (node for part in given for node in ast.walk(part) if isinstance(node, ast.Call))
     called = {_name(call.func) for call in calls}
-    for path, tree in trees.items():
+    for path, nodes in trees.items():
         lines = set()
-        for kind, parts in [*messages[path], *_returned(tree, called)]:
+        for kind, parts in [*messages[path], *_returned(nodes, called)]:
             # `InputError("must be ", spelled)` has parts; others have arguments.
             text = ("" if kind.startswith("Input") else ", ").join(map(_shown, parts))
             if NO_WORDS.sub("", text):
@@ -41,11 +41,11 @@ def message_lines() -> Iterator[str]:
             yield from (f"  {line}" for line in sorted(lines))
 
 
-def _messages(tree: ast.Module) -> Iterator[tuple[str, list[ast.expr]]]:
+def _messages(nodes: list[ast.AST]) -> Iterator[tuple[str, list[ast.expr]]]:
     """The arguments of the calls that make errors, and what is assigned to names among them."""
     texts: dict[str, list[ast.expr]] = defaultdict(list)
     raised = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 texts[name].append(value)
@@ -55,7 +55,7 @@ def _messages(tree: ast.Module) -> Iterator[tuple[str, list[ast.expr]]]:
                 texts[name].append(value)
             case ast.Raise(exc=ast.Call() as call):
                 raised.add(call)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and (kind := _kind(node, is_raised=node in raised)):
             yield kind, node.args
             for part in node.args:
@@ -63,9 +63,9 @@ def _messages(tree: ast.Module) -> Iterator[tuple[str, list[ast.expr]]]:
                     yield from ((kind, [text]) for text in texts[part.id])
 
 
-def _returned(tree: ast.Module, names: set[str]) -> Iterator[tuple[str, list[ast.expr]]]:
+def _returned(nodes: list[ast.AST], names: set[str]) -> Iterator[tuple[str, list[ast.expr]]]:
     """The sentences that functions of these names return; errors are listed where they are made."""
-    for function in ast.walk(tree):
+    for function in nodes:
         if isinstance(function, Function) and function.name in names:
             for node in ast.walk(function):
                 match node:

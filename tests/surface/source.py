@@ -35,13 +35,19 @@ class Place:
 
 
 @cache
+def tree_of(file: Path) -> ast.Module:
+    """A file, parsed once for all that read it."""
+    return ast.parse(file.read_text(encoding="utf-8"), str(file))
+
+
+@cache
 def module_of(name: str) -> Module | None:
     """A module of the packages; None for another."""
     for folder in FOLDERS:
         path = ROOT / folder / name.replace(".", "/")
         for file in (path / "__init__.py", path.with_suffix(".py")):
             if file.is_file():
-                tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
+                tree = tree_of(file)
                 module = Module(name, tree)
                 _collect(module, tree.body, at_top=True)
                 return module

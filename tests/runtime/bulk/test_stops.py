@@ -101,8 +101,9 @@ def test_a_stop_abandons_the_search_graph(
     tmp_path: Path, tiny: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All rows are there by then, and can be searched without it."""
-    monkeypatch.setattr(choice, "_most_scanned", lambda: 0)  # a graph above 10,000 rows
-    (tmp_path / "in.txt").write_text("".join(f"the cat {i}\n" for i in range(10_100)))
+    monkeypatch.setattr(choice, "_most_scanned", lambda: 0)
+    monkeypatch.setattr(choice, "_EXACT_BELOW", 1000)  # a graph above as many rows
+    (tmp_path / "in.txt").write_text("".join(f"the cat {i}\n" for i in range(1100)))
 
     class OnceComplete(threading.Event):
         def is_set(self) -> bool:
@@ -111,12 +112,12 @@ def test_a_stop_abandons_the_search_graph(
 
     done = encode_files(tiny, tmp_path / "in.txt", tmp_path / "c", out_format="collection",
                         stop=OnceComplete())  # fmt: skip
-    assert (done.complete, done.rows) == (True, 10_100)
+    assert (done.complete, done.rows) == (True, 1100)
     with Collection.open(tmp_path / "c", encoder=tiny) as c:
-        assert (len(c), c.info().graph_rows) == (10_100, 0)
+        assert (len(c), c.info().graph_rows) == (1100, 0)
         assert len(c.search("the cat 7", k=3)) == 3
         assert c.prepare()
-        assert c.info().graph_rows == 10_100
+        assert c.info().graph_rows == 1100
 
 
 @pytest.mark.process

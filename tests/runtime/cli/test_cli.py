@@ -263,11 +263,12 @@ def rows_of(file: Path) -> list[tuple[int]]:
 def test_index_leaves_nothing_to_build_for_the_first_search(
     flowvec, tmp_path: Path, tiny_dir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "_most_scanned", lambda: 0)  # a graph above 10,000 rows
-    (tmp_path / "long.txt").write_text("".join(f"{i} the cat\n\n" for i in range(10_001)))
+    monkeypatch.setattr(choice, "_most_scanned", lambda: 0)
+    monkeypatch.setattr(choice, "_EXACT_BELOW", 1000)  # a graph above as many rows
+    (tmp_path / "long.txt").write_text("".join(f"{i} the cat\n\n" for i in range(1001)))
     done = flowvec("index", "c", "long.txt", "--model", tiny_dir, "--json")
-    assert json.loads(done.stdout)["rows"] == 10_001  # no blank ones
-    assert json.loads(flowvec("info", "c", "--json").stdout)["graph_rows"] == 10_001
+    assert json.loads(done.stdout)["rows"] == 1001  # no blank ones
+    assert json.loads(flowvec("info", "c", "--json").stdout)["graph_rows"] == 1001
 
 
 def test_a_kept_field_is_optional_and_one_that_no_row_has_is_named(
@@ -461,15 +462,15 @@ sys.exit(child.wait())
 
 
 def test_texts_that_were_cut_are_counted(flowvec, tmp_path: Path, tiny_dir: Path) -> None:
-    lines = "".join("the cat " * (100 if i % 5 == 0 else 1) + "\n" for i in range(5000))
+    lines = "".join("the cat " * (100 if i % 42 == 0 else 1) + "\n" for i in range(4200))
     done = flowvec("index", "c", "-", "--model", tiny_dir, stdin=lines)
-    assert "1000 texts have more than 64 tokens, and were cut" in done.stdout
+    assert "100 texts have more than 64 tokens, and were cut" in done.stdout
     assert "cut" not in done.stderr
     told = json.loads(flowvec("index", "d", "-", "--model", tiny_dir, "--json", stdin=lines).stdout)
-    assert told["truncated"] == 1000
+    assert told["truncated"] == 100
     (tmp_path / "a.txt").write_text(lines)
     into = flowvec("encode", tiny_dir, "a.txt", "--into", "e")
-    assert "1000 texts were cut" in into.stdout
+    assert "100 texts were cut" in into.stdout
 
 
 def test_a_search_does_not_wait_for_a_graph(flowvec, tmp_path: Path, tiny: Encoder) -> None:

@@ -170,7 +170,7 @@ def test_a_row_that_is_replaced_is_found_once_by_every_search(
     for thread in threads:
         thread.start()
     wait_until(lambda: all(rounds) or wrong)  # all of them search beside the changes
-    for scale in [1, 2, 3] * 30:
+    for scale in [1, 2, 3] * 20:
         collection.add_vectors(["x"], near[None] * scale, metadata=[{"kind": "x", "scale": scale}])
     stop.set()
     for thread in threads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -32,6 +33,16 @@ def file(tmp_path: Path) -> VectorFile:
     made = VectorFile.create(tmp_path, 1, DIM)
     made.append(0, np.arange(1, ROWS + 1), VECTORS[:ROWS])
     return made
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection with codes, for tests that copy it."""
+    folder = tmp_path_factory.mktemp("codes") / "c"
+    with Collection.create(folder, dim=DIM, index="scan", exact_below=0) as c:
+        c.add_vectors(range(ROWS), VECTORS[:ROWS])
+        c.prepare()
+    return folder
 
 
 def table_of(file: VectorFile, rows: int = ROWS) -> VectorTable:
@@ -143,11 +154,10 @@ def test_a_damaged_file_is_used_as_far_as_it_is_right(
     ],
 )  # fmt: skip
 def test_verify_reports_damaged_codes_but_not_what_a_kill_left(
-    tmp_path: Path, change: Callable[[bytearray], None], is_wrong: bool
+    collection: Path, tmp_path: Path, change: Callable[[bytearray], None], is_wrong: bool
 ) -> None:
-    with Collection.create(tmp_path / "c", dim=DIM, index="scan", exact_below=0) as c:
-        c.add_vectors(range(ROWS), VECTORS[:ROWS])
-        c.prepare()
+    shutil.copytree(collection, tmp_path / "c")
+    with Collection.open(tmp_path / "c", index="scan", exact_below=0) as c:
         path = tmp_path / "c/codes-1.q4"
         content = bytearray(path.read_bytes())
         change(content)
