@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in tiers.TIERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
     gc.disable()  # until the tests run: packages that are imported stay
+    config.add_cleanup(gc.unfreeze)  # the last one: they go as usual
     config.pluginmanager.register(tiers, "tiers")
     tiers.watch_for_processes()
     # Who names no path and no mark runs the unit tier.
@@ -98,11 +99,6 @@ def pytest_collection_finish() -> None:
     """Collect garbage again, but do not look through the imported packages each time."""
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Let the packages go as usual."""
-    gc.unfreeze()
 
 
 # --- Hypothesis -----------------------------------------------------------------------------------
