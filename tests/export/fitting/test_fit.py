@@ -39,6 +39,8 @@ from flowvec_export.transforms import Flow, FlowShape, Rotation, Transform
 from flowvec_export.transforms.file import Recipe, load_transform, save_transform
 from tests.export.conftest import DEEP, POSITIONS, TEXTS, WIDTH, make_texts
 
+pytestmark = pytest.mark.usefixtures("few_calibration_texts")
+
 # Small and quick, but the flow has learned something.
 SHAPE, TRAINING = (
     FlowShape(2, 2, 24),

@@ -280,9 +280,9 @@ def moves(flow: Flow, data: np.ndarray) -> list[float]:
 
 @pytest.fixture(scope="module")
 def fitted() -> tuple[Flow, list[float], np.ndarray]:
-    data = skewed_vectors(16, 6000)
+    data = skewed_vectors(16, 3000)
     flow = Flow(16, FlowShape(2, 3, 48))
-    history = fit_flow(flow, data[:5000], data[5000:], FlowTraining(epochs=12, batch_size=128))
+    history = fit_flow(flow, data[:2500], data[2500:], FlowTraining(epochs=12, batch_size=128))
     return flow, [e.held_out for e in history], data
 
 
@@ -290,7 +290,7 @@ def test_fitting_lowers_the_held_out_negative_log_likelihood(fitted) -> None:
     flow, held_out, data = fitted
     assert min(held_out) < held_out[0] - 0.05
     # The kept weights are those of the best epoch.
-    kept = flow.bits_per_dim(torch.from_numpy(data[5000:])).mean()
+    kept = flow.bits_per_dim(torch.from_numpy(data[2500:])).mean()
     assert float(kept) == pytest.approx(min(held_out), abs=1e-5)
 
 
