@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,20 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@cache
+def _few_texts() -> list[str]:
+    from flowvec_export.variants.ranges import calibration_texts
+
+    return calibration_texts()[::9]
+
+
+@pytest.fixture(autouse=True)
+def _few_calibration_texts(request, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embedders are measured on a ninth of the texts, but where measures are what is tested."""
+    if "variants" not in request.path.parts:
+        monkeypatch.setattr("flowvec_export.build.calibration_texts", _few_texts)
+
+
 @pytest.fixture
 def traced_anew(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
@@ -64,15 +79,6 @@ def traced_anew(
 
     forget()
     return forget
-
-
-@pytest.fixture
-def few_calibration_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that are not about what is measured on them: the ranges, and losses of variants."""
-    from flowvec_export import build
-
-    few = build.calibration_texts()[::9]
-    monkeypatch.setattr(build, "calibration_texts", lambda: few)
 
 
 @pytest.fixture

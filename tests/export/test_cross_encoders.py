@@ -205,8 +205,7 @@ def test_float16_variants_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{"pooling": "mean"}, {"normalize": True}, {"prompts": {"query": "q: "}}],
+    "arguments", [{"pooling": "mean"}, {"normalize": True}, {"prompts": {"query": "q: "}}]
 )
 def test_arguments_of_embedders_are_refused(arguments: dict[str, Any], tmp_path: Path) -> None:
     source = make_cross_encoder(tmp_path / "source", "bert")

@@ -27,8 +27,6 @@ from flowvec_export.assembly.parity import Parity
 from flowvec_export.staging import staged_directory
 from tests.export.conftest import DEEP, POSITIONS, TEXTS, WIDTH, mean_in_torch, with_weights
 
-pytestmark = pytest.mark.usefixtures("few_calibration_texts")
-
 ARCHITECTURES = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"]
 
 

@@ -39,13 +39,9 @@ from flowvec_export.transforms import Flow, FlowShape, Rotation, Transform
 from flowvec_export.transforms.file import Recipe, load_transform, save_transform
 from tests.export.conftest import DEEP, POSITIONS, TEXTS, WIDTH, make_texts
 
-pytestmark = pytest.mark.usefixtures("few_calibration_texts")
-
 # Small and quick, but the flow has learned something.
-SHAPE, TRAINING = (
-    FlowShape(2, 2, 24),
-    FlowTraining(epochs=3, batch_size=64, learning_rate=3e-3, seed=5),
-)
+SHAPE = FlowShape(2, 2, 24)
+TRAINING = FlowTraining(epochs=3, batch_size=64, learning_rate=3e-3, seed=5)
 SETTINGS = FitSettings(shape=SHAPE, training=TRAINING)
 COUNT = 1150
 
@@ -283,15 +279,11 @@ def test_an_unknown_method_is_refused(method: str, part: str) -> None:
 def fit_once(bert: Path, texts: list[str], elsewhere: int) -> Fitted:
     """A fit, with a random state of torch that it does not use."""
     torch.manual_seed(elsewhere)
+    settings = FitSettings(k=9, shape=SHAPE, training=TRAINING)
     return fit(
-        "flow+whitening",
-        bert,
-        texts,
-        corpus="words.txt",
-        pooling="cls",
-        max_length=20,
-        settings=FitSettings(k=9, shape=SHAPE, training=TRAINING),
-    )
+        "flow+whitening", bert, texts, corpus="words.txt", pooling="cls", max_length=20,
+        settings=settings,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -311,8 +303,7 @@ def test_equal_fits_are_equal_files(fitted, bert, texts, tmp_path) -> None:
 def test_the_recipe_says_how_it_was_fitted(fitted, bert, texts) -> None:
     import flowvec
 
-    made = fitted
-    recipe = made.recipe
+    recipe = fitted.recipe
     held_out = COUNT // 20
     assert (recipe.method, recipe.source, recipe.corpus) == ("flow+whitening", "bert", "words.txt")
     assert (recipe.pooling, recipe.max_length, recipe.seed) == ("cls", 20, TRAINING.seed)
@@ -322,22 +313,22 @@ def test_the_recipe_says_how_it_was_fitted(fitted, bert, texts) -> None:
     assert (recipe.settings["k"], recipe.settings["shape"]["width"]) == (9, 24)
     assert recipe.settings["training"]["epochs"] == 3
     assert recipe.results["bits_per_dim"] == [
-        [e.epoch, round(e.train, 4), round(e.held_out, 4)] for e in made.history
+        [e.epoch, round(e.train, 4), round(e.held_out, 4)] for e in fitted.history
     ]
-    assert len(made.history) == 4  # the initialized flow, and three epochs
+    assert len(fitted.history) == 4  # the initialized flow, and three epochs
     json.dumps(recipe.settings, allow_nan=False)
 
     # The transform was fitted on these very vectors, and its figures are of the held-out ones.
     train, kept = split(embed_raw(bert, texts, pooling="cls", max_length=20))
     settings = FitSettings(k=9, shape=SHAPE, training=TRAINING)
     again, history = fit_transform(("flow", "whitening"), train, kept, settings)
-    assert state(again) == state(made.transform)
-    assert history == made.history
+    assert state(again) == state(fitted.transform)
+    assert history == fitted.history
     after = again(torch.from_numpy(kept)).numpy()
-    assert made.mean_cosine == pytest.approx((mean_cosine(kept), mean_cosine(after)))
-    assert recipe.results["mean_cosine"] == [round(c, 4) for c in made.mean_cosine]
+    assert fitted.mean_cosine == pytest.approx((mean_cosine(kept), mean_cosine(after)))
+    assert recipe.results["mean_cosine"] == [round(c, 4) for c in fitted.mean_cosine]
     # The purpose of a fit: vectors no longer all point one way.
-    assert made.mean_cosine[0] > 0.3 > abs(made.mean_cosine[1])
+    assert fitted.mean_cosine[0] > 0.3 > abs(fitted.mean_cosine[1])
 
 
 @pytest.mark.parametrize(

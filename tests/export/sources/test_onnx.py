@@ -41,8 +41,6 @@ def _recorded() -> Any:
 TEXTS: list[str] = _recorded()
 EXPECTED = dict(np.load(OPTIMUM / "expected.npz"))
 
-pytestmark = pytest.mark.usefixtures("few_calibration_texts")
-
 
 def encode(folder: Path, texts: list[str] = TEXTS, **options: Any) -> np.ndarray:
     with Encoder.load(folder, provider="cpu", compute="float32") as encoder:

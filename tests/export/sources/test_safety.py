@@ -25,8 +25,6 @@ from flowvec_export.trust import Trust
 from tests.export.conftest import TEXTS, make_texts, mean_in_torch
 from tests.export.sources.test_sentence_transformers import Dense, Normalize, Pooling, make
 
-pytestmark = pytest.mark.usefixtures("few_calibration_texts")
-
 
 @pytest.fixture
 def folder(checkpoint, tmp_path) -> Path:

@@ -29,8 +29,6 @@ from flowvec_export.assembly.parity import Parity
 from flowvec_export.sources.load import read_source
 from tests.export.conftest import DEEP, POSITIONS, TEXTS, WIDTH
 
-pytestmark = pytest.mark.usefixtures("few_calibration_texts")
-
 
 def make(folder: Path, source: Path, *modules: Any, **options: Any) -> SentenceTransformer:
     torch.manual_seed(0)

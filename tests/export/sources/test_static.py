@@ -63,8 +63,6 @@ NASTY = [
 ]
 TEXTS = [*NASTY, *SENTENCES[::3], *PASSAGES[:40]]
 
-pytestmark = pytest.mark.usefixtures("few_calibration_texts")
-
 
 def encode(bundle: Bundle, texts: list[str] = TEXTS, **options: Any) -> np.ndarray:
     """Vectors of ONNX Runtime, from which those of the native engine do not differ."""

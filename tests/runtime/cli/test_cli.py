@@ -408,11 +408,7 @@ def test_demo_shows_neighbours(flowvec) -> None:
         (["eval", "lexical", "mini", "x"], "rapidfuzz", "[cpu,bench]"),
         (["eval", "retrieval", "mini", "x"], "Stemmer", "[cpu,bench]"),
         (["eval", "isotropy", "mini", "x"], "matplotlib", "[cpu,bench]"),
-        (
-            ["eval", "isotropy", "mini", "x", "--source", "y"],
-            "torch",
-            "[cpu,export,bench]",
-        ),
+        (["eval", "isotropy", "mini", "x", "--source", "y"], "torch", "[cpu,export,bench]"),
         (["encode", "mini", "-", "-o", "o.npy", "--provider", "cpu"], "onnxruntime", "[cpu]"),
         (["bench", "peers", "x", "--corpus", "y"], "onnxscript", "[cpu,export,bench]"),
     ],
@@ -469,8 +465,7 @@ def test_texts_that_were_cut_are_counted(flowvec, tmp_path: Path, tiny_dir: Path
     told = json.loads(flowvec("index", "d", "-", "--model", tiny_dir, "--json", stdin=lines).stdout)
     assert told["truncated"] == 100
     (tmp_path / "a.txt").write_text(lines)
-    into = flowvec("encode", tiny_dir, "a.txt", "--into", "e")
-    assert "100 texts were cut" in into.stdout
+    assert "100 texts were cut" in flowvec("encode", tiny_dir, "a.txt", "--into", "e").stdout
 
 
 def test_a_search_does_not_wait_for_a_graph(flowvec, tmp_path: Path, tiny: Encoder) -> None:

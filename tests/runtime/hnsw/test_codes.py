@@ -98,7 +98,7 @@ def recall_of(rows: np.ndarray, queries: np.ndarray, reach: float, **options: An
 @pytest.mark.parametrize("squared", [False, True])
 @pytest.mark.parametrize("dim", [2, 5, 12, 64, 100, 384])
 def test_three_deviations_find_nearly_all(kernels: str, dim: int, squared: bool) -> None:
-    rows, queries = rows_of(6000, dim), rows_of(200, dim, 1)
+    rows, queries = rows_of(4000, dim), rows_of(120, dim, 1)
     recall = recall_of(rows, queries, 3.0, squared=squared)
     assert recall > 0.998
     # Codes matter: without a margin many more are missed.

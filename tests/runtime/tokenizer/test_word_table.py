@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ KINDS: dict[str, Callable[[Config], None]] = {
 }
 
 
+@cache
 def changed(change: Callable[[Config], None]) -> tokenizers.Tokenizer:
     config = json.loads(MINI.read_text(encoding="utf-8"))
     change(config)

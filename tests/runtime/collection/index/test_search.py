@@ -11,11 +11,7 @@ import pytest
 
 from flowvec import Collection
 from flowvec.collection.index.hnsw import Graph
-from flowvec.collection.index.search import (
-    candidates,
-    search_graph,
-    search_rest,
-)
+from flowvec.collection.index.search import candidates, search_graph, search_rest
 from flowvec.collection.index.vector_format import HEADER_BYTES
 from flowvec.collection.index.vector_table import VectorTable
 from flowvec.vectors import METRICS, Metric, top_k
