@@ -14,16 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from tests.surface.commands import commands
-from tests.surface.source import (
-    Function,
-    Module,
-    Place,
-    bases,
-    fields,
-    find,
-    find_class,
-    module_of,
-)
+from tests.surface.source import Function, Module, Place, bases, fields, find, find_class, module_of
 
 PRINTERS = {"print_json": "--json", "write_json": "--json-out"}
 # Types of several values, and those whose keys are data.

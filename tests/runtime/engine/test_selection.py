@@ -8,20 +8,8 @@ from pathlib import Path
 import pytest
 
 from flowvec import Encoder, InputValueError, ProviderUnavailableError
-from flowvec.engine.providers import (
-    CPU,
-    CUDA,
-    NATIVE,
-    OPENVINO,
-    PROVIDERS,
-    TENSORRT,
-    choose,
-)
-from flowvec.engine.selection import (
-    available_providers,
-    choose_engine,
-    provider_status,
-)
+from flowvec.engine.providers import CPU, CUDA, NATIVE, OPENVINO, PROVIDERS, TENSORRT, choose
+from flowvec.engine.selection import available_providers, choose_engine, provider_status
 from flowvec.errors import MissingDependencyError
 from flowvec.machine import available_cores, cpu_features
 
@@ -38,12 +26,7 @@ def test_by_default_the_first_available_provider_is_used() -> None:
         assert engine.streams == available_cores()
 
 
-@pytest.mark.parametrize(
-    ("package", "provider", "line"),
-    [
-        ("openvino", OPENVINO, "[cpu]"),
-    ],
-)
+@pytest.mark.parametrize(("package", "provider", "line"), [("openvino", OPENVINO, "[cpu]")])
 def test_a_provider_whose_package_is_absent_names_the_pip_line(
     monkeypatch: pytest.MonkeyPatch, package: str, provider: str, line: str
 ) -> None:

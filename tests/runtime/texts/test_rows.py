@@ -67,13 +67,7 @@ def test_the_format_can_be_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "options", "error", "message"),
     [
-        (
-            "a.jsonl",
-            '{"text": "x"}\nrubbish\n',
-            {},
-            InputValueError,
-            "line 2: the line is not",
-        ),
+        ("a.jsonl", '{"text": "x"}\nrubbish\n', {}, InputValueError, "line 2: the line is not"),
         ("a.jsonl", "[1]\n", {}, InputValueError, "line 1: the line is not a JSON object"),
         ("a.jsonl", '{"body": "x"}\n', {}, InputValueError, "no field 'text'; it has body"),
         ("a.jsonl", '{"text": null}\n', {}, InputTypeError, "line 1: text is null"),
@@ -81,13 +75,7 @@ def test_the_format_can_be_given(tmp_path: Path) -> None:
         ("a.jsonl", "[" * 100_000 + "\n", {}, InputValueError, "line 1: the line is"),
         ("a.csv", "a,b\n1,2\n", {}, InputValueError, "no field 'text'; it has a, b"),
         ("a.csv", "text,text\na,b\n", {}, InputValueError, "2 columns named 'text'"),
-        (
-            "a.csv",
-            "a,text\n1\n",
-            {},
-            InputValueError,
-            "row 0: the record has 1",
-        ),
+        ("a.csv", "a,text\n1\n", {}, InputValueError, "row 0: the record has 1"),
         ("a.csv", 'text\nfirst\n"second\nthird\n', {}, InputValueError, "a quote is not closed"),
         ("a.txt", b"caf\xe9\n", {}, InputValueError, "not UTF-8"),
         ("a.pdf", "x", {}, InputValueError, "--format"),
