@@ -312,6 +312,11 @@ class Codes {
         return queries;
     }
 
+    struct Offer {
+        size_t query, row;
+        float estimate, highest;
+    };
+
     // Offers the rows of a chunk to queries `begin` to before `end`. Chunk `next` is the next one.
     void compare(const Wanted& wanted, const Queries& queries, size_t begin, size_t end,
                  size_t number, size_t next, std::vector<Candidates>& found) const {
@@ -328,6 +333,7 @@ class Codes {
                 is_wanted = r >= from && r < to && wanted.allowed[start + r];
             if (is_wanted) groups[count++] = uint8_t(group);
         }
+        std::vector<Offer> offers;  // they wait until their vectors have come
         const bool is_whole = frame_->part == octets_;
         ChunkScan scan{*kernels_, chunk, next < chunks_.size() ? chunks_[next].get() : nullptr, {}, {}};
         Tile &part = scan.part, &whole = scan.whole;
@@ -349,17 +355,20 @@ class Codes {
                                                   : queries.part_reaches[q + i];
                 part.thresholds[i] = whole.thresholds[i] = found[q + i - begin].threshold;
             }
+            offers.clear();
             scan.run(groups, count, size, [&](size_t row, size_t i, unsigned marks,
                                               const Estimates& estimates) {
-                auto& candidates = found[q + i - begin];
                 for (size_t r = 0; marks >> r; r++) {
                     if (!(marks >> r & 1) || row + r < from || row + r >= to) continue;
                     if (wanted.allowed && !wanted.allowed[start + row + r]) continue;
-                    candidates.offer(start + row + r, estimates.estimates[r], estimates.highest[r],
-                                     queries.scorers[q + i]);
+                    offers.push_back({i, start + row + r, estimates.estimates[r], estimates.highest[r]});
+                    if (estimates.estimates[r] >= whole.thresholds[i])
+                        queries.scorers[q + i].prefetch(start + row + r);
                 }
-                whole.thresholds[i] = candidates.threshold;
             });
+            for (const Offer& one : offers)
+                found[q + one.query - begin].offer(one.row, one.estimate, one.highest,
+                                                   queries.scorers[q + one.query]);
         }
     }
 

@@ -406,7 +406,7 @@ struct ChunkScan {
     Tile part, whole;
 
     // `found(row, query, marks, estimates)` gets the first row of a group, a query, and bits of the rows
-    // that may reach the threshold; it may raise that of `whole`.
+    // that may reach the threshold.
     template <class Found>
     void run(const uint8_t* groups, size_t count, size_t queries, const Found& found) const {
         const auto compare = kernels.compare[queries - 1];
