@@ -52,12 +52,26 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until the tests run: packages that are imported stay
     config.add_cleanup(gc.unfreeze)  # the last one: they go as usual
     config.pluginmanager.register(tiers, "tiers")
+    if not is_worker:
+        config.pluginmanager.register(Failures(config), "failures")
     tiers.watch_for_processes()
     # Who names no path and no mark runs the unit tier.
     if is_worker:
         config.option.markexpr = config.workerinput["markexpr"]
     elif not (config.option.markexpr or config.args_source is pytest.Config.ArgsSource.ARGS):
         config.option.markexpr = "unit"
+
+
+class Failures:
+    """Names a failure at once: a run of many minutes may be stopped before its summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and reporter is not None:
+            reporter.write_line(f"\nFAILED {report.nodeid} ({report.when})", red=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

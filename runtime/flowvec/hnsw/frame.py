@@ -13,9 +13,9 @@ Floats = npt.NDArray[np.float32]
 
 # Shorter vectors are compared at once, in octets.
 _LEAST_DIVIDED = 20
-# With fewer vectors a basis says little of others; more do not make it better. With more numbers it
-# takes seconds to find.
-_LEAST_SAMPLED, _MOST_SAMPLED, _MOST_NUMBERS = 1000, 4096, 1536
+# With fewer vectors a basis says little of others; more do not make it better. With more numbers,
+# turning a query takes longer than a basis saves.
+_LEAST_SAMPLED, _MOST_SAMPLED, _MOST_NUMBERS = 1000, 4096, 512
 # The share of the variance that may be missing in the first part, and the share of the numbers that
 # it may have: see bench/log/2026-11-30.md.
 _MOST_MISSING, _MOST_OF_NUMBERS = 0.08, 0.75

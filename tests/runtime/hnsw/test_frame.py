@@ -59,11 +59,12 @@ def test_a_basis_has_most_of_the_variance_in_front() -> None:
         np.random.default_rng(0).normal(size=(3000, DIM)).astype(np.float32),  # flat
         steep(2 * DIM - 1),  # too few
         steep(3000, 152),  # too short to be divided
+        steep(3000, 520),  # so long that a query takes long to turn
         np.ones((3000, DIM), np.float32),
         np.zeros((3000, DIM), np.float32),
         np.zeros((0, DIM), np.float32),
     ],
-    ids=["flat", "few", "short", "equal", "zero", "none"],
+    ids=["flat", "few", "short", "long", "equal", "zero", "none"],
 )
 def test_there_is_no_basis_that_would_not_help(rows: np.ndarray) -> None:
     frame = Frame.fit(rows)
