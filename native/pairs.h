@@ -46,8 +46,8 @@ struct RoundedRows {
           lengths(count), roundings(count), rests(count) {}
 };
 
-// Turns up to eight rows, encodes them and rounds them. The group's `reaches` become lengths of codes behind the first
-// part, as factors are.
+// Turns up to eight rows, encodes them and rounds them. The group's `reaches` become the lengths of
+// codes behind the first part, in the units of factors.
 FLOWVEC_INLINE void add_rows(const Frame& frame, const float* rows, size_t count, Group8* numbers,
                              Chunk& chunk, size_t eight, size_t row, RoundedRows& rounded) {
     const size_t width = rounded.stride, dim = frame.dim, part = frame.part;

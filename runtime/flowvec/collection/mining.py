@@ -43,6 +43,8 @@ _SCANNED_NUMBERS, _ENCODED_NUMBERS = 1 << 33, 1 << 23
 # The rows nearest to queries are scanned, too, if there are so many of both, and if few are wanted:
 # this share of the rows. See bench/log/2026-11-30.md.
 _LEAST_QUERIES, _LEAST_ROWS, _MOST_NEAREST = 500, 4000, 1 / 1000
+# For fewer queries, codes with a basis take longer to make than they save.
+_LEAST_FITTED = 8000
 # How many standard deviations an estimate may be wrong: about one of 10^15 is more.
 _REACH = 8
 # More queries in one step would wait for one core, which rounds them.
@@ -263,7 +265,8 @@ def _nearest(queries: Floats, rows: Floats, top_k: int) -> tuple[Indices, Floats
         return nearest(queries, rows, top_k, "cosine")
     rows, threads = np.ascontiguousarray(rows), available_cores()
     codes = Codes(rows.shape[1], squared=False)
-    codes.begin(Frame.fit(rows))
+    fitted = Frame.fit if len(queries) >= _LEAST_FITTED else Frame.at_random
+    codes.begin(fitted(rows))
     step = _ENCODED_NUMBERS // rows.shape[1] + 1
     for first in range(0, len(rows), step):
         codes.add(rows[first : first + step], threads)

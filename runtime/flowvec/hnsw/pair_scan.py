@@ -18,6 +18,10 @@ Indices = npt.NDArray[np.int64]
 
 # Numbers that are encoded in one call: about 50 ms. Python looks for Ctrl-C between calls.
 _STEP_NUMBERS = 1 << 22
+# With fewer rows, a basis takes longer than it saves: see bench/log/2026-11-30.md.
+_LEAST_FITTED = 30_000
+# Three quarters of the numbers tell of nearly all pairs that they are far away.
+_SHARE = 0.75
 
 
 class PairScan:
@@ -42,7 +46,8 @@ class PairScan:
         count, dim = self._rows.shape
         self._lib = library()
         self._handle = ctypes.c_void_p()
-        frame = Frame.fit(self._rows, part_without_basis=0.75)
+        fitted = Frame.fit if count >= _LEAST_FITTED else Frame.at_random
+        frame = fitted(self._rows, _SHARE)
         check(
             self._lib.flowvec_hnsw_pairs_create(
                 address(self._rows), count, dim, address(frame.centre),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowvec.hnsw import Codes, Frame, HnswError, PairScan, Places
+from flowvec.hnsw import Codes, Frame, HnswError, PairScan, Places, pair_scan
 from flowvec.vectors import top_k
 
 DIM = 200
@@ -153,7 +153,8 @@ def test_the_rest_of_the_numbers_counts(kernels: str, squared: bool) -> None:
     assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, best, strict=True)]) > 0.998
 
 
-def test_the_best_pairs_with_a_basis(kernels: str) -> None:
+def test_the_best_pairs_with_a_basis(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair_scan, "_LEAST_FITTED", 1000)
     rows = within_clusters(1500, 0)
     assert Frame.fit(rows).basis is not None
     scores, pairs = PairScan(rows, threads=2).best(0, 1500, 300, 0.5, 1 << 30) or (None, None)
