@@ -12,6 +12,7 @@ import platform
 import sys
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,77 +29,6 @@ FLAGS = ["-std=c++17", "-O3", "-DNDEBUG", "-fvisibility=hidden"]
 QUIET = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]
 
 
-def build() -> list[Path]:
-    """Compile the libraries with the C++ compiler that setuptools finds, and return their paths.
-
-    HNSW_FLAGS are flags for the compiler and the linker, which come last.
-    """
-    try:
-        built = [_build_hnsw()]
-        if sys.platform != "win32":  # the encoder's sources are for gcc and clang
-            built.append(_build_encoder())
-    except Exception as error:
-        sys.exit(
-            f"flowvec's native libraries could not be compiled: {error}\n"
-            "Install a C++17 compiler, such as g++ or clang++ (CXX names another), or a wheel of "
-            "flowvec that was built on another machine."
-        )
-    return built
-
-
-def _installed(made: Path, library: Path) -> Path:
-    """Put a library beside its Python modules."""
-    library.unlink(missing_ok=True)  # it may be in use
-    library.write_bytes(made.read_bytes())
-    library.chmod(0o755)
-    return library
-
-
-def _build_hnsw() -> Path:
-    from setuptools import Distribution, Extension
-    from setuptools.command.build_ext import build_ext
-
-    class Build(build_ext):
-        """A plain library: it does not use Python, so its name and symbols do not either."""
-
-        def get_export_symbols(self, _: Extension) -> list[str]:
-            """The sources mark them."""
-            return []
-
-        def get_ext_filename(self, _: str) -> str:
-            """A name without a version of Python."""
-            return NAME
-
-    flags = os.environ.get("HNSW_FLAGS", "").split()
-    if sys.platform == "win32":
-        compiling, linking = ["/std:c++17", "/O2", "/EHsc", "/DNDEBUG"], []
-    else:
-        # -g0 and the prefix map keep the build's folder out of the library.
-        compiling = [*FLAGS, "-pthread", "-g0"]
-        compiling += [*QUIET, "-Wno-unused-function"]  # hnswlib.h has some
-        compiling.append(f"-ffile-prefix-map={ROOT}=.")
-        linking = ["-pthread", "-Wl,-s"] if sys.platform == "linux" and not flags else ["-pthread"]
-    extension = Extension(
-        "_hnsw",
-        [SOURCE.relative_to(ROOT).as_posix()],
-        language="c++",
-        extra_compile_args=compiling + flags,
-        extra_link_args=linking + flags,
-    )
-    command = Build(Distribution({"name": "flowvec", "ext_modules": [extension]}))
-    before = Path.cwd()
-    os.chdir(ROOT)
-    try:
-        with tempfile.TemporaryDirectory() as temporary:
-            command.build_temp = temporary
-            command.build_lib = str(Path(temporary) / "lib")
-            command.ensure_finalized()
-            command.run()
-            return _installed(Path(command.build_lib) / NAME, LIBRARY)
-    finally:
-        os.chdir(before)
-
-
 # Flags of the files of native/encoder that are of one kind of processors alone, and of newer ones.
 ARM_FLAGS = {"set_neon.cpp": ["-march=armv8.2-a+dotprod"]}
 ENCODER_FLAGS = {
@@ -110,46 +40,88 @@ ENCODER_FLAGS = {
 }  # fmt: skip
 
 
+def build() -> list[Path]:
+    """Compile the libraries with the C++ compiler that setuptools finds, and return their paths.
+
+    HNSW_FLAGS are flags for the compiler and the linker, which come last.
+    """
+    builds = [_build_hnsw]
+    if sys.platform != "win32":  # the encoder's sources are for gcc and clang
+        builds.append(_build_encoder)
+    try:
+        with ThreadPoolExecutor() as pool:  # compilers are processes, and each takes long
+            return [built.result() for built in [pool.submit(build) for build in builds]]
+    except Exception as error:
+        sys.exit(
+            f"flowvec's native libraries could not be compiled: {error}\n"
+            "Install a C++17 compiler, such as g++ or clang++ (CXX names another), or a wheel of "
+            "flowvec that was built on another machine."
+        )
+
+
+def _build_hnsw() -> Path:
+    if sys.platform == "win32":
+        return _built({SOURCE: []}, ["/std:c++17", "/O2", "/EHsc", "/DNDEBUG"], LIBRARY)
+    # hnswlib.h has functions that nobody calls.
+    return _built({SOURCE: []}, [*FLAGS, *QUIET, "-Wno-unused-function"], LIBRARY)
+
+
 def _build_encoder() -> Path:
     """Compile each file of native/encoder with its own flags."""
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    is_arm = platform.machine().lower() in ("aarch64", "arm64")
+    own = (ENCODER_FLAGS if is_x86 else {}) | (ARM_FLAGS if is_arm else {})
+    sources = {
+        source: own.get(source.name, [])
+        for source in sorted((ROOT / "native" / "encoder").glob("*.cpp"))
+        if source.name in own or source.name not in {*ENCODER_FLAGS, *ARM_FLAGS}
+    }
+    # No contraction: products and sums are fused where the source says so, everywhere.
+    return _built(sources, [*FLAGS, *QUIET, "-ffp-contract=off"], ENCODER)
+
+
+def _built(sources: dict[Path, list[str]], flags: list[str], library: Path) -> Path:
+    """Compile sources, each with flags of its own, side by side, and put the library in its place.
+
+    It is a plain library: it does not use Python, so its name and symbols do not either.
+    """
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
+    others = os.environ.get("HNSW_FLAGS", "").split()
+    linking: list[str] = []
+    if sys.platform != "win32":
+        # -g0 and the prefix map keep the build's folder out of the library.
+        flags = [*flags, "-pthread", "-g0", f"-ffile-prefix-map={ROOT}=."]
+        linking = ["-pthread", "-Wl,-s"] if sys.platform == "linux" and not others else ["-pthread"]
+
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / ENCODER_NAME
+        made = Path(folder) / library.name
 
         class Build(build_ext):
             def build_extensions(self) -> None:
-                # No contraction: products and sums are fused where the source says so, everywhere.
-                flags = [*FLAGS, "-pthread", "-ffp-contract=off", "-g0"]
-                flags.append(f"-ffile-prefix-map={ROOT}=.")
-                flags += QUIET
-                others = os.environ.get("HNSW_FLAGS", "").split()
-                linking = ["-pthread"]
-                if sys.platform == "linux" and not others:
-                    linking.append("-Wl,-s")
-                is_x86 = platform.machine().lower() in ("x86_64", "amd64")
-                is_arm = platform.machine().lower() in ("aarch64", "arm64")
-                own = (ENCODER_FLAGS if is_x86 else {}) | (ARM_FLAGS if is_arm else {})
-                objects: list[str] = []
-                for source in sorted((ROOT / "native" / "encoder").glob("*.cpp")):
-                    if source.name in {*ENCODER_FLAGS, *ARM_FLAGS} - own.keys():
-                        continue
-                    objects += self.compiler.compile(
+                def compiled(source: Path) -> list[str]:
+                    named: list[str] = self.compiler.compile(
                         [str(source)],
                         output_dir=folder,
-                        extra_postargs=[*flags, *own.get(source.name, []), *others],
+                        extra_postargs=[*flags, *sources[source], *others],
                     )
+                    return named
+
+                with ThreadPoolExecutor() as pool:
+                    objects = [name for names in pool.map(compiled, sources) for name in names]
                 self.compiler.link_shared_object(
                     objects, str(made), extra_postargs=[*linking, *others], target_lang="c++"
                 )
 
-        extensions = [Extension("encoder", [])]
-        command = Build(Distribution({"name": "encoder", "ext_modules": extensions}))
+        command = Build(Distribution({"name": "flowvec", "ext_modules": [Extension("none", [])]}))
         command.build_temp = command.build_lib = folder
         command.ensure_finalized()
         command.run()
-        return _installed(made, ENCODER)
+        library.unlink(missing_ok=True)  # it may be in use
+        library.write_bytes(made.read_bytes())
+        library.chmod(0o755)
+    return library
 
 
 def is_stale() -> bool:

@@ -113,39 +113,81 @@ class Rotation {
 // parts are rotated at random, each by itself.
 struct Frame {
     size_t dim, part;
+    size_t stride;  // numbers from one axis, or turned query, to the next: whole Lanes
     std::vector<float> centre;
-    std::vector<float> basis;  // an orthogonal matrix (dim, dim), or nothing
+    std::vector<float> basis;  // the axes of an orthogonal matrix (dim, stride), or nothing
     Rotation first, rest;      // `rest` only with a basis
 
     Frame(size_t dim, uint64_t seed, size_t part, const float* centre, const float* basis)
-        : dim(dim), part(part), centre(centre, centre + dim),
-          basis(basis ? std::vector<float>(basis, basis + dim * dim) : std::vector<float>()),
-          first(basis ? part * 8 : dim, seed), rest(basis ? dim - part * 8 : 1, seed) {}
+        : dim(dim), part(part), stride((dim + LANES - 1) / LANES * LANES),
+          centre(centre, centre + dim), basis(basis ? dim * stride : 0),
+          first(basis ? part * 8 : dim, seed), rest(basis ? dim - part * 8 : 1, seed) {
+        for (size_t i = 0; basis && i < dim; i++)
+            std::memcpy(&this->basis[i * stride], basis + i * dim, dim * sizeof(float));
+    }
 
-    // Of one vector, or of several beside each other. `room` is for as many numbers.
-    template <typename Number>
-    FLOWVEC_INLINE void turn(Number* numbers, Number* room) const {
-        if (basis.empty()) {
-            first.turn(numbers, room);
-            return;
+    // Of the vectors of a group. `room` is for as many numbers.
+    FLOWVEC_INLINE void turn(Group8* numbers, Group8* room) const {
+        if (!basis.empty()) {
+            std::memcpy(room, numbers, dim * sizeof(Group8));
+            multiply(room, numbers);
         }
-        std::memcpy(room, numbers, dim * sizeof(Number));
-        multiply(room, numbers);
-        first.turn(numbers, room);
-        rest.turn(numbers + part * 8, room);
+        rotate(numbers, room);
+    }
+    // Of queries, (count, stride), with zeros behind the last number of each; to `turned`. So many sums
+    // are kept in registers. A query's numbers do not depend on the others.
+    template <int sums>
+    FLOWVEC_INLINE void turn(const float* queries, size_t count, float* turned, float* room) const {
+        if (basis.empty()) {
+            std::memcpy(turned, queries, count * stride * sizeof(float));
+        } else {
+            // Some axes stay in the cache while all queries are multiplied with them.
+            for (size_t axis = 0; axis < dim; axis += AXES) {
+                const size_t end = std::min(dim, axis + AXES);
+                size_t q = 0;
+                for (; q + 4 <= count; q += 4)
+                    multiply<sums / 4, 4>(queries + q * stride, axis, end, turned + q * stride);
+                for (; q < count; q++)
+                    multiply<sums, 1>(queries + q * stride, axis, end, turned + q * stride);
+            }
+        }
+        for (size_t q = 0; q < count; q++) rotate(turned + q * stride, room);
     }
 
   private:
-    void multiply(const float* numbers, float* products) const {
-        const auto dot = kernels().dot;
-        for (size_t i = 0; i < dim; i++) products[i] = dot(&basis[i * dim], numbers, dim);
+    static constexpr size_t AXES = 16;
+
+    template <typename Number>
+    FLOWVEC_INLINE void rotate(Number* numbers, Number* room) const {
+        first.turn(numbers, room);
+        if (!basis.empty()) rest.turn(numbers + part * 8, room);
+    }
+    // Products of some queries with axes `axis` to before `end`.
+    template <int rows, int queries>
+    FLOWVEC_INLINE void multiply(const float* numbers, size_t axis, size_t end, float* products) const {
+        for (; axis + rows <= end; axis += rows) multiply_rows<rows, queries>(numbers, axis, products);
+        for (; axis < end; axis++) multiply_rows<1, queries>(numbers, axis, products);
+    }
+    template <int rows, int queries>
+    FLOWVEC_INLINE void multiply_rows(const float* numbers, size_t axis, float* products) const {
+        Lanes sums[rows][queries] = {};
+        for (size_t i = 0; i < stride; i += LANES)
+#pragma GCC unroll 8
+            for (int row = 0; row < rows; row++)
+#pragma GCC unroll 4
+                for (int q = 0; q < queries; q++)
+                    accumulate<false>(sums[row][q], &basis[(axis + row) * stride + i],
+                                      numbers + q * stride + i);
+        for (int row = 0; row < rows; row++)
+            for (int q = 0; q < queries; q++) products[q * stride + axis + row] = sum(sums[row][q]);
     }
     FLOWVEC_INLINE void multiply(const Group8* numbers, Group8* products) const {
         // Eight products at once, since an addition waits for the one before it.
         for (size_t first = 0; first < dim; first += 8) {
             const size_t count = std::min<size_t>(8, dim - first);
             const float* axes[8];
-            for (size_t i = 0; i < 8; i++) axes[i] = &basis[(first + std::min(i, count - 1)) * dim];
+            for (size_t i = 0; i < 8; i++)
+                axes[i] = &basis[(first + std::min(i, count - 1)) * stride];
             Group8 sums[8] = {};
             for (size_t j = 0; j < dim; j++)
 #pragma GCC unroll 8

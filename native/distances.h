@@ -47,6 +47,8 @@ struct Lanes {
 };
 #endif
 
+constexpr size_t LANES = 16;
+
 // sums += the 16 numbers' products, or the squares of their differences.
 template <bool squares>
 FLOWVEC_INLINE void accumulate(Lanes& sums, const float* a, const float* b) {

@@ -214,7 +214,7 @@ class Codes {
             for (size_t q = 0; q < wanted.count; q++) write(wanted, q, {}, rows, scores);
             return;
         }
-        const auto queries = prepared(wanted);
+        const auto queries = prepared(wanted, threads);
         // Few queries are compared with parts of the rows by several threads, many are divided.
         if (wanted.count < 2 * TILE * threads) {
             by_rows(wanted, queries, threads, rows, scores);
@@ -244,6 +244,11 @@ class Codes {
         // Of the first part of the numbers, and of all.
         std::vector<float> scales, part_scales, part_biases, biases, part_reaches, reaches, length_reaches;
         std::vector<Scorer> scorers;
+
+        Queries(size_t count, size_t width)
+            : numbers(count * width), scales(count), part_scales(count), part_biases(count),
+              biases(count), part_reaches(count), reaches(count), length_reaches(count),
+              scorers(count) {}
     };
 
     size_t dim_, octets_;
@@ -254,9 +259,28 @@ class Codes {
     std::vector<std::unique_ptr<Chunk>> chunks_;
     mutable std::shared_mutex mutex_;
 
-    Queries prepared(const Wanted& wanted) const {
-        Queries queries;
-        queries.numbers.resize(wanted.count * octets_ * 8);
+    // Queries that are turned together.
+    static constexpr size_t TURNED = 32;
+
+    Queries prepared(const Wanted& wanted, size_t threads) const {
+        Queries queries(wanted.count, octets_ * 8);
+        in_threads((wanted.count + TURNED - 1) / TURNED, threads, [&](size_t task) {
+            const size_t begin = task * TURNED, count = std::min(TURNED, wanted.count - begin);
+            const size_t stride = frame_->stride;
+            std::vector<float> numbers(count * stride), turned(count * stride), room(stride);
+            // Distances are those between differences from the centre.
+            for (size_t q = 0; q < count; q++)
+                for (size_t i = 0; i < dim_; i++)
+                    numbers[q * stride + i] = wanted.queries[(begin + q) * dim_ + i] -
+                                              (squared_ ? frame_->centre[i] : 0);
+            kernels_->turn(*frame_, numbers.data(), count, turned.data(), room.data());
+            for (size_t q = 0; q < count; q++)
+                prepare(wanted, begin + q, &turned[q * stride], queries);
+        });
+        return queries;
+    }
+
+    void prepare(const Wanted& wanted, size_t q, const float* turned, Queries& queries) const {
         const size_t part = frame_->part;
         const std::vector<float>& centre = frame_->centre;
         // Without a basis, a share s of the products estimates the whole with the variance
@@ -265,51 +289,41 @@ class Codes {
         const float part_deviation = std::sqrt(2 * (1 - share) / share / float(dim_));
         const bool has_basis = !frame_->basis.empty();
         const float gain = has_basis ? 1 : 1 / share;
-        std::vector<float> turned(dim_), room(dim_);
-        for (size_t q = 0; q < wanted.count; q++) {
-            // Distances are those between differences from the centre.
-            for (size_t i = 0; i < dim_; i++)
-                turned[i] = wanted.queries[q * dim_ + i] - (squared_ ? centre[i] : 0);
-            frame_->turn(turned.data(), room.data());
-            float largest = 0;
-            for (const float x : turned) largest = std::max(largest, std::fabs(x));
-            const float scale = largest > SMALLEST ? largest / 127 : 0;
-            int8_t* numbers = &queries.numbers[q * octets_ * 8];
-            int sum = 0, part_sum = 0;
-            // Squares of the lengths of the query, its first part, and its rounding.
-            double length = 0, part_length = 0, rounded = 0;
-            for (size_t i = 0; i < dim_; i++) {
-                if (i == part * 8) part_sum = sum, part_length = length;
-                numbers[i] = scale > 0 ? int8_t(std::lrint(turned[i] / scale)) : 0;
-                sum += numbers[i];
-                const double rest = double(turned[i]) - double(scale) * numbers[i];
-                length += double(turned[i]) * turned[i];
-                rounded += rest * rest;
-            }
-            const float norm = float(std::sqrt(length));
-            const float* query = wanted.queries + q * dim_;
-            double middle = 0, squares = 0;  // <query, centre>, and the square of the centre's length
-            for (size_t i = 0; i < dim_; i++) {
-                middle += double(query[i]) * centre[i];
-                squares += double(centre[i]) * centre[i];
-            }
-            const double lost = 1e-7 * (8 + double(dim_) / 64) * norm * std::sqrt(squares);
-            queries.scorers.push_back({{query, wanted.vectors, dim_, squared_},
-                                       float(squared_ ? length : middle),
-                                       squared_ ? 0 : float(lost)});
-            if (part == octets_) part_sum = sum, part_length = length;
-            queries.scales.push_back(scale);
-            queries.part_scales.push_back(gain * scale);
-            queries.part_biases.push_back(gain * MIDDLE * scale * float(part_sum));
-            queries.biases.push_back(MIDDLE * scale * float(sum));
-            // With a basis, what is missing is at most the product of the lengths of both rests.
-            queries.part_reaches.push_back(has_basis ? float(std::sqrt(length - part_length))
-                                                     : wanted.reach * norm * part_deviation);
-            queries.reaches.push_back(wanted.reach * norm);
-            const float rounding = float(std::sqrt(rounded / double(dim_)));
-            queries.length_reaches.push_back(wanted.reach * rounding);
+        float largest = 0;
+        for (size_t i = 0; i < dim_; i++) largest = std::max(largest, std::fabs(turned[i]));
+        const float scale = largest > SMALLEST ? largest / 127 : 0;
+        int8_t* numbers = &queries.numbers[q * octets_ * 8];
+        int sum = 0, part_sum = 0;
+        // Squares of the lengths of the query, its first part, and its rounding.
+        double length = 0, part_length = 0, rounded = 0;
+        for (size_t i = 0; i < dim_; i++) {
+            if (i == part * 8) part_sum = sum, part_length = length;
+            numbers[i] = scale > 0 ? int8_t(std::lrint(turned[i] / scale)) : 0;
+            sum += numbers[i];
+            const double rest = double(turned[i]) - double(scale) * numbers[i];
+            length += double(turned[i]) * turned[i];
+            rounded += rest * rest;
         }
-        return queries;
+        if (part == octets_) part_sum = sum, part_length = length;
+        const float norm = float(std::sqrt(length));
+        const float* query = wanted.queries + q * dim_;
+        double middle = 0, squares = 0;  // <query, centre>, and the square of the centre's length
+        for (size_t i = 0; i < dim_; i++) {
+            middle += double(query[i]) * centre[i];
+            squares += double(centre[i]) * centre[i];
+        }
+        const double lost = 1e-7 * (8 + double(dim_) / 64) * norm * std::sqrt(squares);
+        queries.scorers[q] = {{query, wanted.vectors, dim_, squared_},
+                              float(squared_ ? length : middle), squared_ ? 0 : float(lost)};
+        queries.scales[q] = scale;
+        queries.part_scales[q] = gain * scale;
+        queries.part_biases[q] = gain * MIDDLE * scale * float(part_sum);
+        queries.biases[q] = MIDDLE * scale * float(sum);
+        // With a basis, what is missing is at most the product of the lengths of both rests.
+        queries.part_reaches[q] = has_basis ? float(std::sqrt(length - part_length))
+                                            : wanted.reach * norm * part_deviation;
+        queries.reaches[q] = wanted.reach * norm;
+        queries.length_reaches[q] = wanted.reach * float(std::sqrt(rounded / double(dim_)));
     }
 
     struct Offer {

@@ -313,6 +313,7 @@ struct ScanKernels {
     CompareGroup compare[TILE];  // by how many queries there are
     CompareRest compare_rest;
     decltype(&turn_and_encode) encode;
+    void (*turn)(const Frame&, const float* queries, size_t count, float* turned, float* room);
 };
 
 #define FLOWVEC_COMPARE(set)                                                                   \
@@ -324,7 +325,11 @@ inline void encode_base(const Frame& frame, const float* rows, bool squared, Gro
                         Chunk& chunk, size_t eight, size_t first, size_t last) {
     turn_and_encode(frame, rows, squared, numbers, chunk, eight, first, last);
 }
-const ScanKernels scan_kernels_base = {"base", FLOWVEC_COMPARE(base), encode_base};
+inline void turn_base(const Frame& frame, const float* queries, size_t count, float* turned,
+                      float* room) {
+    frame.turn<4>(queries, count, turned, room);
+}
+const ScanKernels scan_kernels_base = {"base", FLOWVEC_COMPARE(base), encode_base, turn_base};
 
 #if defined(__GNUC__) && defined(__x86_64__)
 FLOWVEC_AVX2 inline void encode_avx2(const Frame& frame, const float* rows, bool squared,
@@ -332,8 +337,17 @@ FLOWVEC_AVX2 inline void encode_avx2(const Frame& frame, const float* rows, bool
                                      size_t last) {
     turn_and_encode(frame, rows, squared, numbers, chunk, eight, first, last);
 }
-const ScanKernels scan_kernels_avx2 = {"avx2", FLOWVEC_COMPARE(avx2), encode_avx2};
-const ScanKernels scan_kernels_vnni = {"avx512_vnni", FLOWVEC_COMPARE(vnni), encode_avx2};
+FLOWVEC_AVX2 inline void turn_avx2(const Frame& frame, const float* queries, size_t count,
+                                   float* turned, float* room) {
+    frame.turn<4>(queries, count, turned, room);
+}
+FLOWVEC_VNNI inline void turn_vnni(const Frame& frame, const float* queries, size_t count,
+                                   float* turned, float* room) {
+    frame.turn<8>(queries, count, turned, room);
+}
+const ScanKernels scan_kernels_avx2 = {"avx2", FLOWVEC_COMPARE(avx2), encode_avx2, turn_avx2};
+const ScanKernels scan_kernels_vnni = {"avx512_vnni", FLOWVEC_COMPARE(vnni), encode_avx2,
+                                       turn_vnni};
 #endif
 
 #ifdef FLOWVEC_NEON
@@ -380,7 +394,8 @@ FLOWVEC_NEON inline unsigned compare_rest_neon(const CodeGroup& group, const Til
     std::memcpy(sums, group.sums[q], sizeof sums);
     return add_and_judge_neon(group, tile, q, sums, found);
 }
-const ScanKernels scan_kernels_neon = {"arm_dotprod", FLOWVEC_COMPARE(neon), encode_base};
+const ScanKernels scan_kernels_neon = {"arm_dotprod", FLOWVEC_COMPARE(neon), encode_base,
+                                       turn_base};
 #endif
 
 // The best of this processor.

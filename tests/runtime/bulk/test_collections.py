@@ -17,11 +17,7 @@ import pytest
 
 from flowvec import Collection, Encoder
 from flowvec.bulk import BulkSummary, encode_files
-from flowvec.errors import (
-    BulkError,
-    FingerprintMismatchError,
-    InputValueError,
-)
+from flowvec.errors import BulkError, FingerprintMismatchError, InputValueError
 from flowvec.texts.window import WINDOW
 from tests.makers import texts_of, write_jsonl
 from tests.runtime.bulk.conftest import StopAfter, letters_of
@@ -290,10 +286,7 @@ def test_skip_unchanged_is_refused_where_it_cannot_apply(
             index({"id": 1, "text": "a", "n": 1}, **options)
     assert not (tmp_path / "c").exists()
     index({"id": 1, "text": "a", "n": 1})
-    with (
-        Encoder.load(nan_dir, provider="cpu") as other,
-        pytest.raises(FingerprintMismatchError),
-    ):
+    with Encoder.load(nan_dir, provider="cpu") as other, pytest.raises(FingerprintMismatchError):
         encode_files(other, tmp_path / "rows.jsonl", tmp_path / "c", out_format="collection",
                      id_field="id", skip_unchanged=True)  # fmt: skip
 

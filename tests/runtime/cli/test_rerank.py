@@ -96,10 +96,7 @@ def test_info_says_the_kind_and_its_class(flowvec, reranker_dir: Path, tiny_dir:
     ("words", "message"),
     [
         (["rerank", "mini", "q", "notes.txt"], "or use it with `flowvec encode`"),
-        (
-            ["encode", "{reranker}", "notes.txt", "-o", "v.npy"],
-            "or use it with `flowvec rerank`",
-        ),
+        (["encode", "{reranker}", "notes.txt", "-o", "v.npy"], "or use it with `flowvec rerank`"),
         (["rerank", "{reranker}", "q", "notes.txt", "--label", "no"], "no label 'no'"),
         (["rerank", "{reranker}", "q", "notes.txt", "--truncation", "cut"], "truncation"),
         (["rerank", "{reranker}", "q", "missing.txt"], "missing.txt"),

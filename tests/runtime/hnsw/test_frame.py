@@ -153,6 +153,17 @@ def test_the_rest_of_the_numbers_counts(kernels: str, squared: bool) -> None:
     assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, best, strict=True)]) > 0.998
 
 
+def test_every_axis_of_a_basis_counts(kernels: str) -> None:
+    """Vectors differ in their last number: its axis is one of those that are left over."""
+    rows = np.random.default_rng(0).normal(size=(2000, 387)).astype(np.float32)
+    rows[:, :-1] *= 0.01
+    codes = Codes(387, squared=True)
+    codes.begin(Frame(np.zeros(387, np.float32), np.eye(387, dtype=np.float32), 28))
+    assert codes.add(rows)
+    best, _ = top_k(rows[:9] + 0.001, rows, 10, "l2")
+    np.testing.assert_array_equal(scan(codes, rows, rows[:9] + 0.001, 10)[0], best)
+
+
 def test_the_best_pairs_with_a_basis(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_scan, "_LEAST_FITTED", 1000)
     rows = within_clusters(1500, 0)
