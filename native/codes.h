@@ -108,18 +108,21 @@ class Rotation {
 // How vectors are shifted and turned before they are encoded.
 //
 // Without a basis they are rotated at random, and the first `part` octets of numbers tell a share of a
-// product. With one, the first octets are of its first rows, which have most of the vectors' variance,
-// and the others say how much is missing at most: less, so more rows are known to be far away. Both
-// parts are rotated at random, each by itself.
+// product. With one, the first octets are of its first rows, which have most of the vectors' variance.
+// The others add the product of their lengths and their cosine, which is taken to be at most that of
+// the first part and `margin`: what vectors differ in most is seldom less alike than the rest.
+// Both parts are rotated at random, each by itself.
 struct Frame {
     size_t dim, part;
+    float margin;
     size_t stride;  // numbers from one axis, or turned query, to the next: whole Lanes
     std::vector<float> centre;
     std::vector<float> basis;  // the axes of an orthogonal matrix (dim, stride), or nothing
     Rotation first, rest;      // `rest` only with a basis
 
-    Frame(size_t dim, uint64_t seed, size_t part, const float* centre, const float* basis)
-        : dim(dim), part(part), stride((dim + LANES - 1) / LANES * LANES),
+    Frame(size_t dim, uint64_t seed, size_t part, const float* centre, const float* basis,
+          float margin)
+        : dim(dim), part(part), margin(margin), stride((dim + LANES - 1) / LANES * LANES),
           centre(centre, centre + dim), basis(basis ? dim * stride : 0),
           first(basis ? part * 8 : dim, seed), rest(basis ? dim - part * 8 : 1, seed) {
         for (size_t i = 0; basis && i < dim; i++)
@@ -209,6 +212,8 @@ struct GroupFacts {
     float offsets[GROUP_ROWS];
     // How much the first part may miss, for a query of length 1; or the lengths without a basis.
     float reaches[GROUP_ROWS];
+    // The length of the rest, divided by that of the first part; 0 without a basis.
+    float ratios[GROUP_ROWS];
 };
 // What it needs seldom, and then the codes of the other numbers.
 struct MoreFacts {
@@ -270,6 +275,9 @@ constexpr float SMALLEST = 1e-37f;
 // Shares of a row's largest number that the highest level may stand for. With four bits and a
 // normal distribution the best step is a third of the standard deviation.
 constexpr float SHARES[] = {1.0f, .94f, .88f, .82f, .76f, .7f, .62f, .54f};
+
+// A rest whose square is longer than so many times that of the first part may point anywhere.
+constexpr float LONGEST_REST = 9;
 
 // The code of a number in units of the row's step.
 FLOWVEC_INLINE int code_of(float x) {
@@ -353,6 +361,11 @@ FLOWVEC_INLINE void encode_rows(const Group8* numbers, const Frame& frame, bool 
         facts.deviations[row] = unit * std::sqrt(error);
         facts.offsets[row] = squared ? -step * step * norm : 0;
         facts.reaches[row] = unit * std::sqrt(has_basis ? norms[1][r] : norm);
+        facts.ratios[row] = 0;
+        if (has_basis && norms[1][r] <= norms[0][r] * LONGEST_REST)
+            facts.ratios[row] = norms[0][r] > 0 ? std::sqrt(norms[1][r] / norms[0][r]) : 0;
+        else if (has_basis)
+            facts.reaches[row] /= std::min(frame.margin, 1.0f);
         more.lengths[row] = unit * std::sqrt(norm);
         for (size_t octet = 0; octet < octets; octet++) {
             uint8_t* of_part = octet < part ? reinterpret_cast<uint8_t*>(&facts + 1)

@@ -69,7 +69,7 @@ flowvec::Vectors vectors_at(const char* blocks, size_t in_blocks, size_t block_r
 }  // namespace
 
 // Changes with every change of this interface.
-FLOWVEC_API int flowvec_hnsw_version() { return 6; }
+FLOWVEC_API int flowvec_hnsw_version() { return 7; }
 
 FLOWVEC_API const char* flowvec_hnsw_simd() { return flowvec::kernels().name; }
 
@@ -288,8 +288,8 @@ FLOWVEC_API int flowvec_hnsw_codes_sizes(const flowvec::Codes* codes, uint64_t* 
 
 // How vectors are turned: see flowvec::Frame. The basis may be null.
 FLOWVEC_API int flowvec_hnsw_codes_begin(flowvec::Codes* codes, const float* centre,
-                                         const float* basis, size_t part) {
-    return guarded([&] { codes->begin(centre, basis, part); });
+                                         const float* basis, size_t part, float margin) {
+    return guarded([&] { codes->begin(centre, basis, part, margin); });
 }
 
 FLOWVEC_API int flowvec_hnsw_codes_copy(const flowvec::Codes* codes, size_t first, size_t count,

@@ -164,7 +164,7 @@ class PairScan {
     PairScan(const float* rows, size_t count, size_t dim, const float* centre, const float* basis,
              size_t part)
         : rows_(rows), count_(count), dim_(dim), octets_((dim + 7) / 8),
-          frame_(dim, 0, part, centre, basis), rounded_(count, octets_ * 8) {
+          frame_(dim, 0, part, centre, basis, 1), rounded_(count, octets_ * 8) {
         longest_ = 2 * (1 + std::sqrt(kernels().dot(centre, centre, dim)));
     }
 
@@ -242,6 +242,7 @@ class PairScan {
             part.reaches[i] = whole.reaches[i] = root * (std::min(length, farthest) + rounding);
             part.length_reaches[i] = rounded_.rests[row];
             whole.length_reaches[i] = rounding;
+            part.ratios[i] = whole.ratios[i] = 0;  // no pair may be missed
             whole.thresholds[i] = length * length - distance - ROUNDING;
             part.thresholds[i] = whole.thresholds[i] - rounding * longest_;
         }

@@ -128,12 +128,13 @@ class Codes {
         : dim_(dim), octets_((dim + 7) / 8), squared_(squared), seed_(seed) {}
 
     // Says how vectors are turned; there must be no rows. The first part is of so many octets.
-    void begin(const float* centre, const float* basis, size_t part) {
+    void begin(const float* centre, const float* basis, size_t part, float margin) {
         const std::unique_lock<std::shared_mutex> lock(mutex_);
         if (rows_) throw ArgumentError("there are rows");
         if (!part || part > octets_ || (basis && part * 8 >= dim_))
             throw ArgumentError("the first part has no numbers, or too many");
-        frame_.reset(new Frame(dim_, seed_, part, centre, basis));
+        if (!(margin > 0)) throw ArgumentError("the margin must be above 0");
+        frame_.reset(new Frame(dim_, seed_, part, centre, basis, margin));
     }
 
     size_t rows() const {
@@ -163,9 +164,10 @@ class Codes {
     // begin at multiples of 64 bytes. When this returns, no search uses earlier ones.
     void map(const uint8_t* blocks, size_t stride, size_t count) {
         const std::unique_lock<std::shared_mutex> lock(mutex_);
-        if (!frame_) throw ArgumentError("it is not known how vectors are turned");
+        if (!frame_) throw ArgumentError("`begin` was not called");
         std::vector<std::unique_ptr<Chunk>> mapped;
-        for (size_t i = 0; i < count; i++) mapped.emplace_back(new Chunk(octets_, frame_->part, blocks + i * stride));
+        for (size_t i = 0; i < count; i++)
+            mapped.emplace_back(new Chunk(octets_, frame_->part, blocks + i * stride));
         if (chunks_.size() < count) chunks_.resize(count);
         std::move(mapped.begin(), mapped.end(), chunks_.begin());
         rows_ = std::max(rows_, count * CHUNK_ROWS);
@@ -175,9 +177,10 @@ class Codes {
     bool add(const float* vectors, size_t count, size_t threads) {
         const std::unique_lock<std::shared_mutex> lock(mutex_);
         if (!count) return true;
-        if (!frame_) throw ArgumentError("it is not known how vectors are turned");
+        if (!frame_) throw ArgumentError("`begin` was not called");
         const size_t end = rows_ + count;
-        while (chunks_.size() * CHUNK_ROWS < end) chunks_.emplace_back(new Chunk(octets_, frame_->part, nullptr));
+        while (chunks_.size() * CHUNK_ROWS < end)
+            chunks_.emplace_back(new Chunk(octets_, frame_->part, nullptr));
         const size_t first_eight = rows_ / ENCODED_ROWS;
         const size_t eights = (end - 1) / ENCODED_ROWS + 1 - first_eight;
         // A task is some times eight rows: each has memory for the numbers of eight rows.
@@ -242,13 +245,14 @@ class Codes {
     struct Queries {
         std::vector<int8_t> numbers;
         // Of the first part of the numbers, and of all.
-        std::vector<float> scales, part_scales, part_biases, biases, part_reaches, reaches, length_reaches;
+        std::vector<float> scales, part_scales, part_biases, biases, part_reaches, reaches,
+            length_reaches, part_ratios;
         std::vector<Scorer> scorers;
 
         Queries(size_t count, size_t width)
             : numbers(count * width), scales(count), part_scales(count), part_biases(count),
               biases(count), part_reaches(count), reaches(count), length_reaches(count),
-              scorers(count) {}
+              part_ratios(count), scorers(count) {}
     };
 
     size_t dim_, octets_;
@@ -319,9 +323,16 @@ class Codes {
         queries.part_scales[q] = gain * scale;
         queries.part_biases[q] = gain * MIDDLE * scale * float(part_sum);
         queries.biases[q] = MIDDLE * scale * float(sum);
-        // With a basis, what is missing is at most the product of the lengths of both rests.
-        queries.part_reaches[q] = has_basis ? float(std::sqrt(length - part_length))
-                                            : wanted.reach * norm * part_deviation;
+        if (has_basis) {
+            const double rest = std::max(0.0, length - part_length);
+            const bool is_long = rest > part_length * LONGEST_REST;
+            queries.part_reaches[q] =
+                float(std::sqrt(rest)) * (is_long ? 1 : std::min(frame_->margin, 1.0f));
+            queries.part_ratios[q] =
+                is_long || part_length <= 0 ? 0 : float(std::sqrt(rest / part_length));
+        } else {
+            queries.part_reaches[q] = wanted.reach * norm * part_deviation;
+        }
         queries.reaches[q] = wanted.reach * norm;
         queries.length_reaches[q] = wanted.reach * float(std::sqrt(rounded / double(dim_)));
     }
@@ -364,6 +375,8 @@ class Codes {
                 part.biases[i] = queries.part_biases[q + i];
                 whole.biases[i] = queries.biases[q + i];
                 part.reaches[i] = whole.reaches[i] = queries.reaches[q + i];
+                part.ratios[i] = is_whole ? 0 : queries.part_ratios[q + i];
+                whole.ratios[i] = 0;
                 whole.length_reaches[i] = queries.length_reaches[q + i];
                 part.length_reaches[i] = is_whole ? queries.length_reaches[q + i]
                                                   : queries.part_reaches[q + i];

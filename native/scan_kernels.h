@@ -13,12 +13,14 @@ constexpr size_t TILE = 8;
 // Up to TILE queries, in 8 bits, and how the sums of a group's rows are judged.
 //
 // A sum stands for the score `factors[r] * (scale * sum - bias) + offsets[r]`, which may be higher by
-// `reach * deviations[r] + length_reach * lengths[r]`.
+// `reach * deviations[r]` and what the other numbers add: of the product, `ratio * ratios[r]`, and
+// `length_reach * lengths[r]`.
 struct Tile {
     const int8_t* numbers;  // of the first query; those of the next one begin `stride` behind
     size_t stride;
     size_t octets;  // that are summed
     float scales[TILE], biases[TILE], reaches[TILE], length_reaches[TILE], thresholds[TILE];
+    float ratios[TILE];
 };
 
 // Sums of a group's rows, by query.
@@ -59,10 +61,13 @@ inline unsigned judge_base(const int32_t* sums, const CodeGroup& group, const Ti
                            Estimates& found) {
     unsigned marks = 0;
     for (size_t r = 0; r < GROUP_ROWS; r++) {
-        const float product = tile.scales[q] * float(sums[r]) - tile.biases[q];
-        const float estimate = group.facts.factors[r] * product + group.facts.offsets[r];
-        const float highest = estimate + tile.reaches[q] * group.facts.deviations[r] +
-                              tile.length_reaches[q] * group.lengths[r];
+        const float sum = tile.scales[q] * float(sums[r]) - tile.biases[q];
+        const float product = group.facts.factors[r] * sum;
+        const float estimate = product + group.facts.offsets[r];
+        const float more = tile.ratios[q] * group.facts.ratios[r] * product +
+                           tile.length_reaches[q] * group.lengths[r];
+        const float highest =
+            estimate + tile.reaches[q] * group.facts.deviations[r] + std::max(more, 0.0f);
         found.estimates[r] = estimate;
         found.highest[r] = highest;
         marks |= unsigned(highest >= tile.thresholds[q]) << r;
@@ -147,15 +152,18 @@ FLOWVEC_AVX2 FLOWVEC_INLINE void add_products_avx2(const uint8_t* codes, size_t 
 // Bits of the eight rows from `r` on.
 FLOWVEC_AVX2 FLOWVEC_INLINE unsigned judge_avx2(__m256i sums, const CodeGroup& group, size_t r,
                                                 const Tile& tile, size_t q, Estimates* found) {
-    const __m256 product =
-        _mm256_fmsub_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(tile.scales[q]),
-                        _mm256_set1_ps(tile.biases[q]));
-    const __m256 estimate = _mm256_fmadd_ps(product, _mm256_loadu_ps(group.facts.factors + r),
-                                            _mm256_loadu_ps(group.facts.offsets + r));
+    const __m256 sum = _mm256_fmsub_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(tile.scales[q]),
+                                       _mm256_set1_ps(tile.biases[q]));
+    const __m256 product = _mm256_mul_ps(sum, _mm256_loadu_ps(group.facts.factors + r));
+    const __m256 estimate = _mm256_add_ps(product, _mm256_loadu_ps(group.facts.offsets + r));
     __m256 highest = _mm256_fmadd_ps(_mm256_set1_ps(tile.reaches[q]),
                                      _mm256_loadu_ps(group.facts.deviations + r), estimate);
-    highest = _mm256_fmadd_ps(_mm256_set1_ps(tile.length_reaches[q]),
-                              _mm256_loadu_ps(group.lengths + r), highest);
+    const __m256 ratio =
+        _mm256_mul_ps(_mm256_set1_ps(tile.ratios[q]), _mm256_loadu_ps(group.facts.ratios + r));
+    const __m256 more = _mm256_fmadd_ps(
+        ratio, product,
+        _mm256_mul_ps(_mm256_set1_ps(tile.length_reaches[q]), _mm256_loadu_ps(group.lengths + r)));
+    highest = _mm256_add_ps(highest, _mm256_max_ps(more, _mm256_setzero_ps()));
     const __m256 is_near = _mm256_cmp_ps(highest, _mm256_set1_ps(tile.thresholds[q]), _CMP_GE_OQ);
     if (found) {
         _mm256_storeu_ps(found->estimates + r, estimate);
@@ -269,15 +277,18 @@ FLOWVEC_VNNI FLOWVEC_INLINE void add_products_vnni(const CodeGroup& group, size_
 
 FLOWVEC_VNNI FLOWVEC_INLINE unsigned judge_vnni(__m512i sums, const CodeGroup& group,
                                                 const Tile& tile, size_t q, Estimates* found) {
-    const __m512 product =
-        _mm512_fmsub_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(tile.scales[q]),
-                        _mm512_set1_ps(tile.biases[q]));
-    const __m512 estimate = _mm512_fmadd_ps(product, _mm512_loadu_ps(group.facts.factors),
-                                            _mm512_loadu_ps(group.facts.offsets));
+    const __m512 sum = _mm512_fmsub_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(tile.scales[q]),
+                                       _mm512_set1_ps(tile.biases[q]));
+    const __m512 product = _mm512_mul_ps(sum, _mm512_loadu_ps(group.facts.factors));
+    const __m512 estimate = _mm512_add_ps(product, _mm512_loadu_ps(group.facts.offsets));
     __m512 highest = _mm512_fmadd_ps(_mm512_set1_ps(tile.reaches[q]),
                                      _mm512_loadu_ps(group.facts.deviations), estimate);
-    highest = _mm512_fmadd_ps(_mm512_set1_ps(tile.length_reaches[q]),
-                              _mm512_loadu_ps(group.lengths), highest);
+    const __m512 ratio =
+        _mm512_mul_ps(_mm512_set1_ps(tile.ratios[q]), _mm512_loadu_ps(group.facts.ratios));
+    const __m512 more = _mm512_fmadd_ps(
+        ratio, product,
+        _mm512_mul_ps(_mm512_set1_ps(tile.length_reaches[q]), _mm512_loadu_ps(group.lengths)));
+    highest = _mm512_add_ps(highest, _mm512_max_ps(more, _mm512_setzero_ps()));
     if (found) {
         _mm512_storeu_ps(found->estimates, estimate);
         _mm512_storeu_ps(found->highest, highest);

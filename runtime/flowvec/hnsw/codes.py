@@ -125,9 +125,10 @@ class Codes:
             raise HnswError(f"this frame is not for vectors of length {self.dim}")
         check(
             self._lib.flowvec_hnsw_codes_begin(
-                self._handle, address(centre), None if basis is None else address(basis), frame.part
+                self._handle, address(centre), None if basis is None else address(basis),
+                frame.part, frame.margin,
             )
-        )
+        )  # fmt: skip
         self.frame = frame
 
     def chunks(self, first: int, count: int) -> Bytes:
@@ -180,7 +181,7 @@ class Codes:
         if rows.ndim != 2 or rows.shape[1] != self.dim:
             raise HnswError(f"vectors have shape {rows.shape} instead of (rows, {self.dim})")
         if self.frame is None and len(rows):
-            self.begin(Frame.fit(rows))
+            self.begin(Frame.fit(rows, squared=self.squared))
         are_short = ctypes.c_int()
         check(
             self._lib.flowvec_hnsw_codes_add(

@@ -23,7 +23,7 @@ __all__ = ["LIBRARY", "SIGNATURES", "GraphFileError", "HnswError", "address", "c
 
 # The name says nothing of a Python version, since the library does not use Python.
 LIBRARY = {"win32": "_hnsw.dll", "darwin": "_hnsw.dylib"}.get(sys.platform, "_hnsw.so")
-_VERSION = 6  # of the interface in native/hnsw.cpp
+_VERSION = 7  # of the interface in native/hnsw.cpp
 _BAD_ARGUMENT, _BAD_FILE, _SYSTEM, _NO_MEMORY = 1, 2, 3, 4
 
 SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -49,7 +49,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     ),
     "codes_create": (c_size_t, c_int, c_uint64, c_void_p),
     "codes_sizes": (c_void_p, c_void_p),
-    "codes_begin": (c_void_p, c_void_p, c_void_p, c_size_t),
+    "codes_begin": (c_void_p, c_void_p, c_void_p, c_size_t, c_float),
     "codes_copy": (c_void_p, c_size_t, c_size_t, c_void_p),
     "codes_map": (c_void_p, c_void_p, c_size_t, c_size_t),
     "checksums": (c_void_p, c_size_t, c_size_t, c_size_t, c_void_p, c_size_t, c_void_p),

@@ -46,8 +46,10 @@ class PairScan:
         count, dim = self._rows.shape
         self._lib = library()
         self._handle = ctypes.c_void_p()
-        fitted = Frame.fit if count >= _LEAST_FITTED else Frame.at_random
-        frame = fitted(self._rows, _SHARE)
+        if count < _LEAST_FITTED:
+            frame = Frame.at_random(self._rows, _SHARE)
+        else:
+            frame = Frame.fit(self._rows, _SHARE, certain=True)
         check(
             self._lib.flowvec_hnsw_pairs_create(
                 address(self._rows), count, dim, address(frame.centre),

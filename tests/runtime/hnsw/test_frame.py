@@ -59,7 +59,7 @@ def test_a_basis_has_most_of_the_variance_in_front() -> None:
         np.random.default_rng(0).normal(size=(3000, DIM)).astype(np.float32),  # flat
         steep(2 * DIM - 1),  # too few
         steep(3000, 152),  # too short to be divided
-        steep(3000, 520),  # so long that a query takes long to turn
+        steep(2100, 1032),  # so long that a query takes long to turn
         np.ones((3000, DIM), np.float32),
         np.zeros((3000, DIM), np.float32),
         np.zeros((0, DIM), np.float32),
@@ -110,6 +110,8 @@ def test_frames_that_do_not_fit_are_refused() -> None:
         Frame(centre, basis, 0),
         Frame(centre, basis, DIM // 8),
         Frame(centre, None, DIM // 8 + 1),
+        Frame(centre, basis, frame.part, 0.0),
+        Frame(centre, basis, frame.part, float("nan")),
     ):
         with pytest.raises(HnswError):
             Codes(DIM, squared=False).begin(wrong)
@@ -162,6 +164,50 @@ def test_every_axis_of_a_basis_counts(kernels: str) -> None:
     assert codes.add(rows)
     best, _ = top_k(rows[:9] + 0.001, rows, 10, "l2")
     np.testing.assert_array_equal(scan(codes, rows, rows[:9] + 0.001, 10)[0], best)
+
+
+def with_first_part(rows: np.ndarray, margin: float) -> Codes:
+    """Codes of rows (n, 400), turned by nothing but rotations; 160 numbers come first."""
+    codes = Codes(400, squared=False)
+    codes.begin(Frame(np.zeros(400, np.float32), np.eye(400, dtype=np.float32), 20, margin))
+    assert codes.add(rows)
+    return codes
+
+
+@pytest.mark.parametrize("side", ["rows", "queries", "both"])
+def test_a_first_part_without_a_direction_says_nothing_of_the_rest(kernels: str, side: str) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(4000, 400)).astype(np.float32)
+    queries = rows[:50].copy()  # each finds itself
+    if side != "queries":
+        rows[:50, :160] *= 1e-3
+    if side != "rows":
+        queries[:, :160] *= -1e-3
+    found, _ = scan(with_first_part(rows, 0.05), rows, queries, 1)
+    np.testing.assert_array_equal(found[:, 0], np.arange(50))
+
+
+def test_first_parts_that_point_away_do_not_hide_the_rest_of_others(kernels: str) -> None:
+    """The first parts lower all scores, and the rests do not lower them further."""
+    rng = np.random.default_rng(0)
+    rows = np.abs(rng.normal(size=(4000, 400))).astype(np.float32)
+    queries = -rows[:50]
+    queries[:, 160:] = np.eye(50, 240, dtype=np.float32)
+    codes = with_first_part(rows, 0.5)
+    found, _ = scan(codes, rows, queries, 10)
+    best, _ = top_k(queries, rows, 10, "ip")
+    assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, best, strict=True)]) > 0.99
+
+
+def test_the_margin_is_what_the_nearest_of_a_sample_need() -> None:
+    """Here the nearest have rests that are alike, and first parts that are not."""
+    rng = np.random.default_rng(0)
+    rests = np.repeat(rng.normal(size=(500, DIM)) * np.exp(-np.arange(DIM) / 60), 6, axis=0)
+    rests[:, :40] = 1.3 * rng.normal(size=(3000, 40))
+    alike = Frame.fit(rests.astype(np.float32))
+    assert alike.basis is None or alike.margin > 0.5
+    assert 0.2 <= Frame.fit(steep(3000)).margin < 0.5
+    assert Frame.fit(steep(3000), certain=True).margin == 2
 
 
 def test_the_best_pairs_with_a_basis(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from flowvec.hnsw import Codes
 from tests.inside import Interrupt
 
 DIM, ROWS, CHUNK = 24, 17 * 512 + 100, 512
-STRIDE = (5 * 4 * CHUNK + DIM // 2 * CHUNK) + 64
+STRIDE = (6 * 4 * CHUNK + DIM // 2 * CHUNK) + 64
 VECTORS = np.random.default_rng(0).normal(size=(ROWS + 10_000, DIM)).astype(np.float32)
 QUERIES = np.random.default_rng(1).normal(size=(20, DIM)).astype(np.float32)
 

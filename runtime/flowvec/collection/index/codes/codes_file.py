@@ -136,7 +136,7 @@ class CodesFile:
         """What a file's header says, and its size; ValueError if it is not of these codes."""
         content = file.read(_HEADER.itemsize)
         if len(content) == _HEADER.itemsize:
-            most = 8 + 4 * self._codes.dim * (self._codes.dim + 1)
+            most = 12 + 4 * self._codes.dim * (self._codes.dim + 1)
             frame_bytes = min(int(np.frombuffer(content, _HEADER)["frame_bytes"][0]), most)
             content += file.read(-(-(len(content) + frame_bytes) // _PAGE) * _PAGE - len(content))
             frame = Frame.frombytes(content[_HEADER.itemsize :], self._codes.dim)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from flowvec.collection.index.codes.codes_file import CodesFile
 from flowvec.collection.index.vector_file import VectorFile
 from flowvec.hnsw import Codes, Frame, Places
+from flowvec.hnsw.frame import MOST_SAMPLED
 from flowvec.machine import available_cores
 from flowvec.vectors import Metric
 
@@ -33,8 +34,6 @@ _LEAST_ESTIMATED, _MOST_RESULTS = 512, 1 / 8
 _MOST_AT_ONCE = 512
 # Numbers that are copied and encoded in one step: 32 MiB of float32.
 _STEP_NUMBERS = 1 << 23
-# Rows of which the others' frame is made.
-_SAMPLE = 4096
 # Fewer rows are encoded in less time than a thread takes to start.
 _ROWS_OF_ONE_CORE = 256
 # Queries times numbers that are scanned in one step: about 50 ms. New codes wait for a step.
@@ -138,7 +137,7 @@ class RowCodes:
         with self._following, self._giving_up_on_errors():
             if self.lacks(slots):
                 self._read(records)
-            if self.lacks(slots) and 0 < self._fitted < _SAMPLE <= slots // 2:
+            if self.lacks(slots) and 0 < self._fitted < MOST_SAMPLED <= slots // 2:
                 self._begin_again(slots, records, vectors_of, stopped or (lambda: False))
             while True:
                 if self._file is not None and self.is_usable:
@@ -186,8 +185,8 @@ class RowCodes:
     ) -> None:
         """Make codes of the next slots, perhaps not of all, with a frame for `all_slots`."""
         if codes.frame is None:
-            some = np.linspace(0, all_slots - 1, min(all_slots, _SAMPLE), dtype=np.int64)
-            codes.begin(Frame.fit(vectors_of(some)))
+            some = np.linspace(0, all_slots - 1, min(all_slots, MOST_SAMPLED), dtype=np.int64)
+            codes.begin(Frame.fit(vectors_of(some), squared=self._squared))
         first = len(codes)  # a Ctrl-C may have come before `_covered` was set
         end = min(first + max(1, _STEP_NUMBERS // self._dim), slots)
         vectors = vectors_of(np.arange(first, end))
