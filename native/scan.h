@@ -325,9 +325,9 @@ class Codes {
         queries.biases[q] = MIDDLE * scale * float(sum);
         if (has_basis) {
             const double rest = std::max(0.0, length - part_length);
-            const bool is_long = rest > part_length * LONGEST_REST;
-            queries.part_reaches[q] =
-                float(std::sqrt(rest)) * (is_long ? 1 : std::min(frame_->margin, 1.0f));
+            // Lengths count alone if that is all that is known, or if nothing may be guessed.
+            const bool is_long = rest > part_length * LONGEST_REST || frame_->margin >= 2;
+            queries.part_reaches[q] = float(std::sqrt(rest)) * (is_long ? 1 : frame_->margin);
             queries.part_ratios[q] =
                 is_long || part_length <= 0 ? 0 : float(std::sqrt(rest / part_length));
         } else {

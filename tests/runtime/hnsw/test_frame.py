@@ -187,6 +187,16 @@ def test_a_first_part_without_a_direction_says_nothing_of_the_rest(kernels: str,
     np.testing.assert_array_equal(found[:, 0], np.arange(3950, 4000))
 
 
+def test_with_the_largest_margin_nothing_is_guessed(kernels: str) -> None:
+    """The first parts are opposite, and the rests are equal; rows beside them have short rests."""
+    chosen = np.arange(1000, 4000, 60)
+    rows = np.random.default_rng(0).normal(size=(4000, 400)).astype(np.float32)
+    rows[np.setdiff1d(np.arange(4000), chosen), 160:] *= 0.01
+    queries = rows[chosen] * np.where(np.arange(400) < 160, -0.7, 1).astype(np.float32)
+    found, _ = scan(with_first_part(rows, 2), rows, queries, 1)
+    np.testing.assert_array_equal(found[:, 0], chosen)
+
+
 def test_first_parts_that_point_away_do_not_hide_the_rest_of_others(kernels: str) -> None:
     """The first parts lower all scores, and the rests do not lower them further."""
     rng = np.random.default_rng(0)
